@@ -1,0 +1,165 @@
+"""What a benchmark is, as data: rules, sources, the benchmark, and the views that its measures look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mode = Literal["model", "published"]
+Role = Literal["test", "control", "inside", "outside", "validation", "spurious"]
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a picture becomes the input of a model. None means the model's own value.
+
+    `resize` is "model" (the model's own transform, whole), "shorter" (shorter side to int(ratio * size), then a
+    centre crop of `size`) or "exact" (both sides to `size`, no crop).
+    """
+
+    name: str
+    resize: Literal["model", "shorter", "exact"] = "model"
+    size: int | None = None
+    ratio: float = 1.0
+    interpolation: str | None = None
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+
+
+MODEL = Rule("model")
+PAPER = Rule("paper", "shorter", 224, 256 / 224, "bilinear", IMAGENET_MEAN, IMAGENET_STD)
+SPURIOUS_VAL = Rule("spurious-val", "shorter", None, 256 / 224, "bicubic")
+SPURIOUS_IMAGE = Rule("spurious-image", "exact", None, 1.0, "bicubic")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of one data set that a benchmark needs, and the rule for each preprocessing mode.
+
+    `classes` are ImageNet-1k indices and keep the rows with such a label; None keeps all rows. An `optional` source
+    may be absent: what needs it is then "not run".
+    """
+
+    role: Role
+    dataset: str
+    rule: Rule = MODEL
+    published_rule: Rule = MODEL
+    classes: tuple[int, ...] | None = None
+    optional: bool = False
+
+    def rule_for(self, mode: Mode) -> Rule:
+        return self.rule if mode == "model" else self.published_rule
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model said about the rows of one source: the input of every measure.
+
+    logits          float, (N, K): K = 1,000 ImageNet classes, or the classes of a zero-shot head; -inf in a column that
+                    the model has no output for.
+    log_normaliser  float64, (N,): log-sum-exp over all outputs of the model, which may be more than K.
+    labels          int64, (N, L): every column that counts as right, padded with -1; all -1 for a picture without a class.
+    groups          column name -> (N,) array, for splits.
+    """
+
+    ids: tuple[str, ...]
+    logits: NDArray[np.floating[Any]]
+    log_normaliser: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def select(self, keep: NDArray[np.bool_]) -> Outputs:
+        """The rows where `keep` is true."""
+        where = np.flatnonzero(keep)
+        return Outputs(
+            tuple(self.ids[i] for i in where),
+            self.logits[where],
+            self.log_normaliser[where],
+            self.labels[where],
+            {name: values[where] for name, values in self.groups.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Value:
+    """One number and what it stands on: `n` rows, of which `successes` for a proportion; None with a reason if undefined."""
+
+    value: float | None
+    n: int
+    successes: int | None = None
+    reason: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class View(Protocol):
+    """The roles of a benchmark joined for its measures (see views.py)."""
+
+    @classmethod
+    def of(cls, roles: Mapping[Role, Outputs], mask: tuple[int, ...] | None) -> View: ...
+
+
+Measure = Callable[[Any], Value]  # its __name__ is the metric's name
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of the test source that are reported on their own: `column` equals each of `values`."""
+
+    column: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ZeroShot:
+    """The class list and prompt of a benchmark's own zero-shot protocol; `column` holds the row's class name."""
+
+    head: str
+    classes: tuple[str, ...]
+    templates: tuple[str, ...]
+    column: str
+    imagenet_1k: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark: where it lives, what it is made of, how it is scored, what may be said about it."""
+
+    name: str
+    title: str
+    description: str
+    repo_id: str | None
+    homepage: str
+    licence: str
+    citation: str
+    sources: tuple[Source, ...]
+    view: type[View]
+    measures: tuple[Measure, ...]
+    headline: str
+    protocol: Mapping[str, str]
+    gate: Measure
+    mask: tuple[int, ...] | None = None
+    mask_name: str = "all classes of the model"
+    split: Split | None = None
+    zero_shot: ZeroShot | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    caveats: tuple[str, ...] = ()
+
+    def measure(self, metric: str) -> Measure:
+        """The measure of that name; KeyError with the reason where the protocol refuses it, with the known names else."""
+        if metric in self.refused:
+            raise KeyError(f"{metric} is not defined on {self.name}: {self.refused[metric]}")
+        for measure in self.measures:
+            if measure.__name__ == metric:
+                return measure
+        known = ", ".join(m.__name__ for m in self.measures)
+        raise KeyError(f"unknown metric {metric!r} of {self.name}; known: {known}")

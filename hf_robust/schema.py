@@ -1,0 +1,121 @@
+"""Columns, types and ids: of the published data sets and of the predictions table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import labels
+
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow as pa
+
+RESULTS_SCHEMA_VERSION = 1
+
+# Columns that every built data set has.
+IMAGE, FILE_NAME, SHA256, IMAGENET_1K = "image", "file_name", "sha256", "imagenet_1k"
+
+# Columns that every predictions table has, in this order; group columns stand between LABELS and the outputs.
+ID, IMAGE_SHA256, LABELS, ERROR = "id", "image_sha256", "labels", "error"
+# Columns that a model may fill: float32 scalars or fixed-length float32 vectors.
+LOGITS, EMBEDDINGS, FEATURES = "logits", "embeddings", "features"
+CONFIDENCE_LOGIT, ROTATION_LOGITS = "confidence_logit", "rotation_logits"
+OUTPUT_COLUMNS = (LOGITS, EMBEDDINGS, FEATURES, CONFIDENCE_LOGIT, ROTATION_LOGITS)
+
+_VALIDATION_ID = re.compile(r"ILSVRC2012_val_\d{8}")
+
+
+def image_id(file_name: str) -> str:
+    """A readable id: the ILSVRC validation number where the name holds one, else the path in the data set.
+
+    >>> image_id("n01440764/ILSVRC2012_val_00000293.JPEG")
+    'ILSVRC2012_val_00000293'
+    >>> image_id("n01498041/0.000116_digital clock _ digital clock_0.865662.jpg")
+    'n01498041/0.000116_digital clock _ digital clock_0.865662.jpg'
+    """
+    match = _VALIDATION_ID.search(file_name)
+    return match.group() if match else file_name
+
+
+def dataset_features(name: str) -> datasets.Features:
+    """The columns of the built data set `name`; the same on this machine and on the Hub.
+
+    Every set has `image` (bytes as published), `file_name` (path in the archive), `sha256` (of the bytes) and
+    `imagenet_1k` (every acceptable ImageNet-1k index; empty where the picture shows none of the classes).
+    """
+    from datasets import ClassLabel, Features, Image, List, Value
+
+    text, number, integer = Value("string"), Value("float64"), Value("int32")
+    own: Mapping[str, Mapping[str, Any]] = {
+        "imagenet-a": {
+            "label": ClassLabel(names=list(labels.imagenet_a_wnids())),
+            "true_class_probability": number,
+            "wrong_label_1": text,
+            "wrong_label_2": text,
+            "wrong_label_confidence": number,
+        },
+        # no label: the folder of ImageNet-O is the class that a ResNet-50 confuses the picture with
+        "imagenet-o": {
+            "confused_with": ClassLabel(names=list(labels.imagenet_o_wnids())),
+            "true_lemmas": text,
+            "confidence": number,
+        },
+        "spurious-imagenet": {
+            "spurious_class": ClassLabel(names=[c.wnid for c in labels.spurious_classes()]),
+            "spurious_index": integer,
+            "component": integer,
+            "feature": text,
+        },
+        "imagenet-d": {
+            "label": ClassLabel(names=[c.folder for c in labels.imagenet_d_categories()]),
+            "category": text,
+            "nuisance": text,
+            "top1_prediction": text,
+            "top2_prediction": text,
+        },
+        "imagenet-val": {"label": ClassLabel(names=list(labels.imagenet_1k().wnids))},
+        "imagenet-train": {"label": ClassLabel(names=list(labels.imagenet_1k().wnids))},
+    }
+    if name not in own:
+        raise KeyError(f"unknown data set {name!r}; known: {', '.join(sorted(own))}")
+    shared = {FILE_NAME: text, SHA256: text, IMAGENET_1K: List(integer)}
+    return Features({IMAGE: Image(), **own[name], **shared})
+
+
+# Columns of a built data set that travel into the predictions table, so that scoring needs no images.
+GROUP_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "imagenet-a": (),
+    "imagenet-o": ("confused_with",),
+    "spurious-imagenet": ("spurious_index", "component"),
+    "imagenet-d": ("category", "nuisance"),
+    "imagenet-val": (),
+    "imagenet-train": (),
+}
+
+
+def predictions_schema(outputs: Mapping[str, int | None], groups: Sequence[pa.Field]) -> pa.Schema:
+    """The schema of a predictions part.
+
+    outputs  column name (one of OUTPUT_COLUMNS) -> width, or None for a scalar.
+    """
+    import pyarrow as pa
+
+    unknown = set(outputs) - set(OUTPUT_COLUMNS)
+    if unknown:
+        raise KeyError(f"unknown output columns {sorted(unknown)}; known: {', '.join(OUTPUT_COLUMNS)}")
+    return pa.schema(
+        [
+            pa.field(ID, pa.string(), nullable=False),
+            pa.field(IMAGE_SHA256, pa.string()),
+            pa.field(LABELS, pa.list_(pa.int32()), nullable=False),
+            *groups,
+            pa.field(ERROR, pa.string()),
+            *(
+                pa.field(name, pa.float32() if outputs[name] is None else pa.list_(pa.float32()))
+                for name in OUTPUT_COLUMNS
+                if name in outputs
+            ),
+        ]
+    )
