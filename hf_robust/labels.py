@@ -64,8 +64,7 @@ class Category:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    with (files("hf_robust") / "assets" / name).open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
+    return list(csv.DictReader((files("hf_robust") / "assets" / name).read_text(encoding="utf-8").splitlines()))
 
 
 def _lines(name: str) -> tuple[str, ...]:

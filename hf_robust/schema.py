@@ -1,10 +1,14 @@
-"""Columns, types and ids: of the published data sets and of the predictions table."""
+"""Columns, types and ids: of the published data sets, of the predictions table, and of its rows in memory."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from . import labels
 
@@ -63,8 +67,8 @@ def dataset_features(name: str) -> datasets.Features:
             "confidence": number,
         },
         "spurious-imagenet": {
-            "spurious_class": ClassLabel(names=[c.wnid for c in labels.spurious_classes()]),
-            "spurious_index": integer,
+            # all 1,000 classes, so that the number is the ImageNet-1k index and sets of other classes fit
+            "spurious_class": ClassLabel(names=list(labels.imagenet_1k().wnids)),
             "component": integer,
             "feature": text,
         },
@@ -88,7 +92,7 @@ def dataset_features(name: str) -> datasets.Features:
 GROUP_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "imagenet-a": (),
     "imagenet-o": ("confused_with",),
-    "spurious-imagenet": ("spurious_index", "component"),
+    "spurious-imagenet": ("spurious_class", "component"),
     "imagenet-d": ("category", "nuisance"),
     "imagenet-val": (),
     "imagenet-train": (),
@@ -119,3 +123,35 @@ def predictions_schema(outputs: Mapping[str, int | None], groups: Sequence[pa.Fi
             ),
         ]
     )
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model said about the rows of one source: the input of every measure.
+
+    logits          float, (N, K): K = 1,000 ImageNet classes, or the classes of a zero-shot head; -inf in a column that
+                    the model has no output for.
+    log_normaliser  float64, (N,): log-sum-exp over all outputs of the model, which may be more than K.
+    labels          int64, (N, L): every column that counts as right, padded with -1; all -1 for a picture without a class.
+    groups          column name -> (N,) array, for splits.
+    """
+
+    ids: tuple[str, ...]
+    logits: NDArray[np.floating[Any]]
+    log_normaliser: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def select(self, keep: NDArray[np.bool_]) -> Outputs:
+        """The rows where `keep` is true."""
+        where = np.flatnonzero(keep)
+        return Outputs(
+            tuple(self.ids[i] for i in where),
+            self.logits[where],
+            self.log_normaliser[where],
+            self.labels[where],
+            {name: values[where] for name, values in self.groups.items()},
+        )

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from ..schema import Outputs
 
 Mode = Literal["model", "published"]
 Role = Literal["test", "control", "inside", "outside", "validation", "spurious"]
@@ -43,8 +42,8 @@ SPURIOUS_IMAGE = Rule("spurious-image", "exact", None, 1.0, "bicubic")
 class Source:
     """The rows of one data set that a benchmark needs, and the rule for each preprocessing mode.
 
-    `classes` are ImageNet-1k indices and keep the rows with such a label; None keeps all rows. An `optional` source
-    may be absent: what needs it is then "not run".
+    `classes` are ImageNet-1k indices and keep the rows with such a label; None keeps all rows. `label_groups`: a label
+    counts as every index of its group. An `optional` source may be absent: what needs it is then "not run".
     """
 
     role: Role
@@ -52,47 +51,17 @@ class Source:
     rule: Rule = MODEL
     published_rule: Rule = MODEL
     classes: tuple[int, ...] | None = None
+    label_groups: tuple[tuple[int, ...], ...] | None = None
     optional: bool = False
 
     def rule_for(self, mode: Mode) -> Rule:
+        """The rule of this source under a preprocessing mode."""
         return self.rule if mode == "model" else self.published_rule
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """What a model said about the rows of one source: the input of every measure.
-
-    logits          float, (N, K): K = 1,000 ImageNet classes, or the classes of a zero-shot head; -inf in a column that
-                    the model has no output for.
-    log_normaliser  float64, (N,): log-sum-exp over all outputs of the model, which may be more than K.
-    labels          int64, (N, L): every column that counts as right, padded with -1; all -1 for a picture without a class.
-    groups          column name -> (N,) array, for splits.
-    """
-
-    ids: tuple[str, ...]
-    logits: NDArray[np.floating[Any]]
-    log_normaliser: NDArray[np.float64]
-    labels: NDArray[np.int64]
-    groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def select(self, keep: NDArray[np.bool_]) -> Outputs:
-        """The rows where `keep` is true."""
-        where = np.flatnonzero(keep)
-        return Outputs(
-            tuple(self.ids[i] for i in where),
-            self.logits[where],
-            self.log_normaliser[where],
-            self.labels[where],
-            {name: values[where] for name, values in self.groups.items()},
-        )
-
-
-@dataclass(frozen=True)
 class Value:
-    """One number and what it stands on: `n` rows, of which `successes` for a proportion; None with a reason if undefined."""
+    """One number and what it stands on: `n` rows, of them `successes` for a proportion; None where undefined."""
 
     value: float | None
     n: int
@@ -105,7 +74,9 @@ class View(Protocol):
     """The roles of a benchmark joined for its measures (see views.py)."""
 
     @classmethod
-    def of(cls, roles: Mapping[Role, Outputs], mask: tuple[int, ...] | None) -> View: ...
+    def of(cls, roles: Mapping[Role, Outputs], mask: tuple[int, ...] | None) -> View:
+        """The view of these roles under a class mask."""
+        ...
 
 
 Measure = Callable[[Any], Value]  # its __name__ is the metric's name
@@ -121,13 +92,15 @@ class Split:
 
 @dataclass(frozen=True)
 class ZeroShot:
-    """The class list and prompt of a benchmark's own zero-shot protocol; `column` holds the row's class name."""
+    """The head that a benchmark's own zero-shot protocol uses: `classes` in head order, as named in the group `column`.
+
+    `label_groups` are the ImageNet-1k indices of each class, for rows (the control) that have no such column.
+    """
 
     head: str
-    classes: tuple[str, ...]
-    templates: tuple[str, ...]
     column: str
-    imagenet_1k: tuple[tuple[int, ...], ...]
+    classes: tuple[str, ...]
+    label_groups: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -155,7 +128,7 @@ class Benchmark:
     caveats: tuple[str, ...] = ()
 
     def measure(self, metric: str) -> Measure:
-        """The measure of that name; KeyError with the reason where the protocol refuses it, with the known names else."""
+        """The measure of that name; KeyError with the reason where the protocol refuses it, or with the known names."""
         if metric in self.refused:
             raise KeyError(f"{metric} is not defined on {self.name}: {self.refused[metric]}")
         for measure in self.measures:

@@ -1,0 +1,65 @@
+# Needs Python 3.11 or newer (with its venv module) and make; everything else is installed into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PIP_RETRIES ?= 5
+export PIP_DEFAULT_TIMEOUT ?= 60
+PIP := $(BIN)/python -m pip --disable-pip-version-check install
+
+.PHONY: help demo install install-demo test test-slow test-all lint types clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo      install what the demo needs and run it; the report lands in demo-output/"
+	@echo "make test      run every test that is not marked slow"
+	@echo "make test-all  run the slow tests too (make test-slow runs only those)"
+	@echo "make lint      ruff: rules and format"
+	@echo "make types     mypy --strict on the package"
+	@echo "make clean     remove $(VENV) and everything that was built"
+	@echo "PYTHON=/path/to/python3.12 chooses the interpreter"
+
+demo: install-demo
+	$(BIN)/hf-robust demo --out demo-output
+
+install-demo: $(VENV)/.ready-demo
+install: $(VENV)/.ready-dev
+
+test: install
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-slow: install
+	$(BIN)/python -m pytest -q -m slow
+
+test-all: install
+	$(BIN)/python -m pytest -q
+
+lint: install
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+types: install
+	$(BIN)/python -m mypy
+
+clean:
+	rm -rf $(VENV) build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Stamps vanish before an installation and return after it, so that nothing trusts a half-installed environment; one whose
+# installation was killed is made anew. `dev` includes `demo`.
+define install_extra
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "hf_robust needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1);" \
+	       "name another one: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@rm -f $(VENV)/.ready-*
+	@if [ -e $(VENV)/.unfinished ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
+	@touch $(VENV)/.unfinished
+	$(PIP) -e ".[$(1)]" || { rm -f $(VENV)/.unfinished; exit 1; }
+	@rm -f $(VENV)/.unfinished
+	@touch $(VENV)/.ready-demo $@
+endef
+
+$(VENV)/.ready-demo: pyproject.toml
+	$(call install_extra,demo)
+
+$(VENV)/.ready-dev: pyproject.toml
+	$(call install_extra,dev)

@@ -1,0 +1,146 @@
+"""The published quantities, each a function of a view; the function's name is the metric's name in every result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..labels import imagenet_1k_names
+from ..metrics import detection, selective
+from ..metrics import hits as top_hits
+from ..metrics import spurious_score as score_pairs
+from ..metrics.calibration import calibration_error
+from .spec import Value
+from .views import Classification, Detection, Scored, SpuriousPairs
+
+NO_CONTROL = "control not run: no validation pictures of the same classes were given (--imagenet-val)"
+
+
+def _proportion(correct: NDArray[np.bool_]) -> Value:
+    if not len(correct):
+        return Value(None, 0, reason="no picture to score")
+    return Value(float(correct.mean()), len(correct), successes=int(correct.sum()))
+
+
+def top1_accuracy(view: Classification) -> Value:
+    """Fraction of pictures whose most probable class, among the protocol's classes, is acceptable."""
+    return _proportion(view.test.correct)
+
+
+def top1_accuracy_1000(view: Classification) -> Value:
+    """The same with the argmax over all 1,000 classes: a different, lower number, shown beside."""
+    return _proportion(view.everything.correct)
+
+
+def top5_accuracy(view: Classification) -> Value:
+    """Fraction of pictures with any acceptable class among the five most probable of the protocol's classes."""
+    return _proportion(top_hits(view.test.logits, view.test.labels, k=5))
+
+
+def _calibration(scored: Scored, *, released_code: bool) -> Value:
+    n = len(scored.outputs)
+    try:
+        value = calibration_error(scored.confidence, scored.correct, released_code=released_code)
+    except ValueError as error:
+        return Value(None, n, reason=str(error))
+    few = {"bins": "one bin of all: fewer than 100 examples"} if n < 100 else {}
+    return Value(value, n, details={"estimator": "adaptive bins of 100, last bin takes the remainder", **few})
+
+
+def rms_calibration_error(view: Classification) -> Value:
+    """Root mean square calibration error of the maximum softmax probability, every bin counted (arXiv 1907.07174)."""
+    return _calibration(view.test, released_code=False)
+
+
+def rms_calibration_error_released_code(view: Classification) -> Value:
+    """The same as the authors' released function computes it: the most confident bin is never counted."""
+    return _calibration(view.test, released_code=True)
+
+
+def aurra(view: Classification) -> Value:
+    """Area under the response rate accuracy curve: mean over i of the accuracy of the i most confident pictures."""
+    if not len(view.test.outputs):
+        return Value(None, 0, reason="no picture to score")
+    return Value(selective.aurra(view.test.confidence, view.test.correct), len(view.test.outputs))
+
+
+def control_top1_accuracy(view: Classification) -> Value:
+    """Top-1 accuracy, same classes and rule, on ImageNet validation pictures."""
+    return _proportion(view.control.correct) if view.control is not None else Value(None, 0, reason=NO_CONTROL)
+
+
+def accuracy_drop(view: Classification) -> Value:
+    """Control accuracy minus accuracy on the benchmark."""
+    control, test = control_top1_accuracy(view), top1_accuracy(view)
+    if control.value is None or test.value is None:
+        return Value(None, test.n, reason=control.reason or test.reason)
+    return Value(control.value - test.value, test.n, details={"n_control": control.n})
+
+
+def _detected(view: Detection, metric: Callable[..., float], estimator: str) -> Value:
+    n_in, n_out = len(view.inside.outputs), len(view.outside.outputs)
+    if not n_in or not n_out:
+        return Value(
+            None, n_in + n_out, reason=f"needs both halves: {n_in} in- and {n_out} out-of-distribution pictures"
+        )
+    value = metric(view.scores, view.is_ood)
+    chance = n_out / (n_in + n_out)
+    return Value(
+        value, n_in + n_out, details={"estimator": estimator, "n_in": n_in, "n_out": n_out, "base_rate": chance}
+    )
+
+
+def aupr(view: Detection) -> Value:
+    """Area under the precision-recall curve as average precision; out-of-distribution is the positive class."""
+    return _detected(view, detection.aupr, "average precision (step-wise, ties grouped); chance = base_rate")
+
+
+def auroc(view: Detection) -> Value:
+    """Area under the receiver operating characteristic; ties count one half."""
+    return _detected(view, detection.auroc, "ties count one half; chance 0.5")
+
+
+def fpr95(view: Detection) -> Value:
+    """Smallest false positive rate at which at least 95 % of the out-of-distribution pictures are detected."""
+    return _detected(view, detection.fpr_at_tpr, "smallest false positive rate with true positive rate >= 0.95")
+
+
+def id_accuracy(view: Detection) -> Value:
+    """Top-1 accuracy, over the protocol's classes, on the in-distribution pictures; low, and the rest says nothing."""
+    return _proportion(view.inside.correct)
+
+
+def _paired(view: SpuriousPairs, field: str, estimator: str) -> Value:
+    n = len(view.probability)
+    if not n:
+        return Value(None, 0, reason="no class has both validation and spurious pictures")
+    scores = score_pairs(view.probability, view.class_index, view.is_spurious)
+    names = imagenet_1k_names()
+    left_out = {"left_out": ", ".join(f"{k} {names[k]}" for k in view.left_out)} if view.left_out else {}
+    counts = {"classes": len(np.unique(view.class_index)), "n_spurious": int(view.is_spurious.sum())}
+    return Value(float(getattr(scores, field)), n, details={"estimator": estimator, **counts, **left_out})
+
+
+def spurious_score(view: SpuriousPairs) -> Value:
+    """Mean over classes of the average precision that separates validation from spurious pictures (arXiv 2212.04871).
+
+    The paper's text says AUC; its released code, hence every published number, uses average precision.
+    """
+    return _paired(view, "spurious_score", "mean over classes of average precision, validation pictures positive")
+
+
+def spurious_auroc(view: SpuriousPairs) -> Value:
+    """Mean over classes of the area under the ROC curve: what the paper's text names, beside the published quantity."""
+    return _paired(view, "spurious_auroc", "mean over classes of AUROC, validation pictures positive")
+
+
+def spurious_joint_ap(view: SpuriousPairs) -> Value:
+    """Average precision over all pairs pooled."""
+    return _paired(view, "joint_average_precision", "average precision over all classes pooled")
+
+
+def validation_top1_accuracy(view: SpuriousPairs) -> Value:
+    """Top-1 accuracy on the validation pictures of the same classes, over all outputs of the protocol."""
+    return _proportion(view.validation.correct)

@@ -1,0 +1,102 @@
+"""Data sets from the official archives: one module a benchmark, shared reading, checking and writing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from . import base, imagenet_a, imagenet_d, imagenet_o, imagenet_val, spurious_imagenet
+from .archive import Archive, open_archive
+from .cache import NAMES, Built, building, cache_root, find, install, installed, remove
+from .download import OFFICIAL, local_source
+from .errors import BuildError
+from .folder import image_folder
+from .hub import SCHEME, hub_archive
+from .recipe import Recipe
+
+__all__ = ["NAMES", "OFFICIAL", "BuildError", "Built", "build", "find", "image_folder", "installed", "remove"]
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        imagenet_a.RECIPE,
+        imagenet_o.RECIPE,
+        spurious_imagenet.RECIPE,
+        imagenet_d.RECIPE,
+        imagenet_val.VALIDATION,
+        imagenet_val.TRAINING,
+    )
+}
+
+
+def build(
+    name: str,
+    source: str | Path,
+    *,
+    allow_incomplete: bool = False,
+    out: Path | None = None,
+    devkit: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Built:
+    """The data set `name`, built from its archive; afterwards `load_dataset("hf_robust/<name>")` works offline.
+
+    source            a tar, tar.gz, zip, an extracted folder, an http, https or file address, "official" (the official
+                      address), or for imagenet-val and imagenet-train "hf://ILSVRC/imagenet-1k" (gated).
+    allow_incomplete  build what is usable where the source differs from the official archive, and mark it.
+    out               a folder to use in place of the cache of `datasets`.
+    devkit            for the flat validation archive; by default the file of its official name beside it.
+    progress          called with (pictures done, pictures in all) after each picture.
+    BuildError lists the differences from the official archive (checksum, classes, counts, endings, names, unreadable
+    or repeated pictures) or names the hostile member. A build of equal content returns the one that is there.
+    """
+    if name not in RECIPES:
+        raise BuildError(f"unknown data set {name!r}; known: {', '.join(NAMES)}")
+    recipe, root = RECIPES[name], cache_root(out)
+    with building(root, name) as work:
+        archive, path = _open(recipe, source, work)
+        with archive:
+            reading = recipe.reader(archive, path, devkit)
+            pictures, differences = base.select(recipe, archive, reading)
+            if not pictures:
+                found = f" ({differences[-1]})" if archive.members and differences else ""
+                raise BuildError(f"expected pictures as {recipe.layout}, got none in {source}{found}; check the source")
+            if path.is_file() and reading.as_published:
+                differences = base.checksum_differences(recipe, path) + differences
+            if differences and not allow_incomplete:
+                raise base.refuse(recipe, differences)
+            tally = base.write(recipe, archive, pictures, work / "staged", progress)
+        differences += tally.differences
+        if differences and not allow_incomplete:
+            raise base.refuse(recipe, differences)
+        if not tally.pairs:
+            raise BuildError(f"expected pictures, got {len(pictures):,} unreadable files in {source}; check the source")
+        return _install(recipe, work / "staged", root, differences, tally)
+
+
+def _open(recipe: Recipe, source: str | Path, work: Path) -> tuple[Archive, Path]:
+    text = str(source)
+    if not text.startswith(SCHEME):
+        path = local_source(source, work, addresses=recipe.addresses)
+        return open_archive(path, scratch=work, nested=recipe.nested), path
+    if recipe.name not in ("imagenet-val", "imagenet-train"):
+        raise BuildError(
+            f"expected an archive, folder or address, got {text!r}; {recipe.name} is not built from the Hub"
+        )
+    return hub_archive(text, next(iter(recipe.splits)), work), work
+
+
+def _install(recipe: Recipe, staged: Path, root: Path, differences: list[str], tally: base.Tally) -> Built:
+    fingerprint, rows = tally.fingerprint(), len(tally.pairs)
+    base.describe_build(staged, recipe, differences, {"pictures": f"{rows:,}", "fingerprint": fingerprint})
+    record = {
+        "name": recipe.name,
+        "complete": not differences,
+        "differences": differences,
+        "notes": tally.notes,
+        "fingerprint": fingerprint,
+        "rows": rows,
+    }
+    key = hashlib.sha256(json.dumps([tally.columns.hexdigest(), differences]).encode()).hexdigest()
+    return install(staged, root, recipe.name, key, record)

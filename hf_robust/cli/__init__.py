@@ -1,0 +1,44 @@
+"""The commands, the only place that prints; commands that join rooms are composed here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from .data import add_build, add_list, add_remove
+from .demo import add_demo
+from .evaluate import add_evaluate
+from .results import add_report, add_score
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 only when everything that was asked for was done."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    options.given = given
+    try:
+        return int(options.command(options))
+    except KeyboardInterrupt:
+        print("\nhf-robust: stopped; what was finished is kept, the same command goes on from there", file=sys.stderr)
+        return INTERRUPTED
+    except (ValueError, LookupError, OSError, ImportError, RuntimeError) as error:
+        print(f"hf-robust: error: {error.args[0] if len(error.args) == 1 else error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hf-robust",
+        description="Can this image classifier be trusted? ImageNet-A, ImageNet-O, Spurious ImageNet and ImageNet-D, "
+        "scored as published.",
+        epilog="First look, without any download: hf-robust demo --out demo-output",
+    )
+    parser.add_argument("--version", action="version", version=f"hf-robust {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for add in (add_demo, add_list, add_build, add_remove, add_evaluate, add_score, add_report):
+        add(commands)
+    return parser

@@ -1,0 +1,185 @@
+"""A data set as rows that can be read one by one: built here, on the Hub, or a folder read in place."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import builders
+from .predictions.parts import RowTable
+from .schema import FILE_NAME, GROUP_COLUMNS, IMAGE, IMAGENET_1K, SHA256, image_id
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+VALIDATION, TRAIN = "imagenet-val", "imagenet-train"
+
+
+class MissingDataError(LookupError):
+    """A data set that is neither on this machine nor within reach; the message says how to get it."""
+
+
+class PictureError(ValueError):
+    """Bytes that are no picture that can be decoded."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a data set and how to read each one's bytes.
+
+    read         position in `table` -> the picture's bytes as stored.
+    complete     whether the set is the official one; `differences` says what it lacks.
+    by_class     cut into one part a class (ImageNet's own sets) instead of parts of equal size.
+    """
+
+    dataset: str
+    table: RowTable
+    read: Callable[[int], bytes]
+    complete: bool = True
+    differences: tuple[str, ...] = ()
+    by_class: bool = False
+
+    def limited(self, limit: int, seed: int) -> Rows:
+        """About `limit` rows, the same number from every stratum (label and groups), drawn by `seed`.
+
+        A set that is cut by class keeps at least one picture of every class.
+        """
+        kept = _stratified(self.table, limit, seed, at_least_one=self.by_class)
+        table = RowTable(
+            tuple(self.table.ids[i] for i in kept),
+            tuple(self.table.keys[i] for i in kept),
+            tuple(self.table.labels[i] for i in kept),
+            {name: [values[i] for i in kept] for name, values in self.table.groups.items()},
+        )
+        return replace(self, table=table, read=lambda i: self.read(kept[i]))
+
+
+def _stratified(table: RowTable, limit: int, seed: int, *, at_least_one: bool) -> list[int]:
+    strata: dict[Any, list[tuple[str, int]]] = defaultdict(list)
+    for i, (key, labels) in enumerate(zip(table.ids, table.labels, strict=True)):
+        stratum = (labels, *(values[i] for values in table.groups.values()))
+        strata[stratum].append((hashlib.sha256(f"{seed}:{key}".encode()).hexdigest(), i))
+    ranked = [(rank, draw, i) for rows in strata.values() for rank, (draw, i) in enumerate(sorted(rows))]
+    if at_least_one:
+        each = max(1, limit // max(1, len(strata)))
+        return sorted(i for rank, _, i in ranked if rank < each)
+    return sorted(i for _, _, i in sorted(ranked)[:limit])
+
+
+def decode(data: bytes) -> Image:
+    """The picture as RGB pixels, EXIF orientation not applied (as published); PictureError says what is wrong."""
+    from PIL import Image as Pillow
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Pillow.DecompressionBombWarning)
+            with Pillow.open(io.BytesIO(data)) as image:
+                return image.convert("RGB")
+    except Pillow.DecompressionBombWarning as error:
+        raise PictureError(f"too many pixels: {error}") from error
+    except Exception as error:  # Pillow's decoders raise whatever a broken file makes them raise
+        raise PictureError(f"{type(error).__name__}: {error}") from error
+
+
+def open_rows(
+    dataset: str, *, built: Path | None = None, validation: str | None = None, repo: str | None = None
+) -> Rows:
+    """The rows of a data set.
+
+    built       folder that `build --out` wrote to; None: the data sets' cache of this machine.
+    validation  for imagenet-val: a folder of WordNet-id folders, read in place, or a Hub repo.
+    repo        Hub repo to fall back to where the set is not built here.
+    Raises MissingDataError where it is nowhere.
+    """
+    if dataset == VALIDATION and validation is not None:
+        if Path(validation).is_dir():
+            return _in_place(dataset, Path(validation))
+        return _from_hub(dataset, validation)
+    try:
+        found = builders.find(dataset, out=built)
+    except LookupError as error:
+        if repo is None or built is not None:
+            hint = "; or give its folder with --imagenet-val" if dataset == VALIDATION else ""
+            raise MissingDataError(f"{error.args[0]}{hint}") from error
+        return _from_hub(dataset, repo)
+    return _from_splits(dataset, found.load(), complete=found.complete, differences=found.differences)
+
+
+def _in_place(dataset: str, folder: Path) -> Rows:
+    files = builders.image_folder(folder)
+    if not files:
+        raise MissingDataError(f"expected folders named by WordNet id with pictures in {folder}, got none")
+    table = RowTable(
+        tuple(image_id(name) for name, _, _ in files),
+        tuple(str(size) for _, _, size in files),
+        tuple((index,) for _, index, _ in files),
+    )
+    return Rows(dataset, table, lambda i: (folder / files[i][0]).read_bytes(), by_class=True)
+
+
+def _from_splits(dataset: str, splits: Any, *, complete: bool, differences: tuple[str, ...]) -> Rows:
+    from datasets import Image as ImageFeature
+    from datasets import concatenate_datasets
+
+    whole = concatenate_datasets([splits[name] for name in splits])
+    whole = whole.cast_column(IMAGE, ImageFeature(decode=False))
+    plain = whole.remove_columns(IMAGE)
+    groups = {name: _group(plain, name) for name in GROUP_COLUMNS.get(dataset, ())}
+    names = plain[FILE_NAME][:]
+    table = RowTable(
+        tuple(image_id(name) for name in names),
+        tuple(plain[SHA256][:]),
+        tuple(tuple(labels) for labels in plain[IMAGENET_1K][:]),
+        groups,
+    )
+    pictures = whole.select_columns(IMAGE)
+    by_class = dataset in (VALIDATION, TRAIN)
+    return Rows(dataset, table, lambda i: _stored_bytes(pictures[i][IMAGE]), complete, differences, by_class)
+
+
+def _group(plain: Any, name: str) -> Sequence[Any]:
+    return list(plain[name][:])
+
+
+def _stored_bytes(picture: dict[str, Any]) -> bytes:
+    return picture["bytes"] if picture["bytes"] is not None else Path(picture["path"]).read_bytes()
+
+
+def _from_hub(dataset: str, repo: str) -> Rows:
+    from datasets import load_dataset
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        HfApi().dataset_info(repo, timeout=10)  # load_dataset alone retries for a long time where there is no network
+    except GatedRepoError as error:
+        page = f"https://huggingface.co/datasets/{repo}"
+        raise MissingDataError(f"{repo} is gated: accept its terms at {page}, then run `hf auth login`") from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise MissingDataError(f"expected a folder or a data set on the Hub, got {repo!r}, which is neither") from error
+    except (OSError, RuntimeError) as error:
+        raise MissingDataError(
+            f"{dataset} is not on this machine and the Hub cannot be reached ({type(error).__name__}): "
+            f"hf-robust build {dataset} --source PATH"
+        ) from error
+    if dataset == VALIDATION:
+        return _from_labelled(dataset, load_dataset(repo, split="validation"))
+    return _from_splits(dataset, load_dataset(repo), complete=True, differences=())
+
+
+def _from_labelled(dataset: str, split: Any) -> Rows:
+    """A set with only `image` and `label`, its labels in ImageNet-1k order (as ILSVRC/imagenet-1k has them)."""
+    from datasets import Image as ImageFeature
+
+    split = split.cast_column(IMAGE, ImageFeature(decode=False))
+    names = split.flatten()[f"{IMAGE}.path"][:]
+    labels = split["label"][:]
+    ids = tuple(image_id(Path(name).name) if name else f"{i:08d}" for i, name in enumerate(names))
+    table = RowTable(ids, ids, tuple((int(k),) for k in labels))
+    return Rows(dataset, table, lambda i: _stored_bytes(split[i][IMAGE]), by_class=True)

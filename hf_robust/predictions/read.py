@@ -1,0 +1,144 @@
+"""From the parts of a source to the arrays that measures look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from ..labels import LabelSpace
+from ..metrics import log_sum_exp
+from ..schema import EMBEDDINGS, ERROR, ID, IMAGE_SHA256, LABELS, LOGITS, OUTPUT_COLUMNS, Outputs
+from .plan import SourcePlan, write_json
+
+LABEL_SPACE_FILE = "label_space.json"
+HEAD_FILE = "head.safetensors"
+
+
+@dataclass(frozen=True)
+class SourceRead:
+    """The predictions of a source as far as they are there.
+
+    failed        (id, reason) of the rows whose picture could not be read; they are not in `outputs`.
+    rows_by_part  rows of each part that was read.
+    absent        indices of the parts that were wanted and are not there yet.
+    """
+
+    plan: SourcePlan
+    outputs: Outputs
+    failed: tuple[tuple[str, str], ...]
+    rows_by_part: Mapping[int, int]
+    absent: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HeadWeights:
+    """A stored linear head: float32 (outputs, features) and (outputs,)."""
+
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32]
+
+
+def write_label_space(run: Path, space: LabelSpace) -> None:
+    """Store which class each output column stands for."""
+    write_json(run / LABEL_SPACE_FILE, {"name": space.name, "wnids": list(space.wnids)})
+
+
+def read_label_space(run: Path) -> LabelSpace:
+    """The classes of the output columns of a run."""
+    values = json.loads((run / LABEL_SPACE_FILE).read_text(encoding="utf-8"))
+    return LabelSpace(values["name"], tuple(values["wnids"]))
+
+
+def write_heads(run: Path, heads: Mapping[str, HeadWeights]) -> None:
+    """Store linear heads, so that corrections and zero-shot class lists need no model."""
+    tensors = {f"{name}/{part}": getattr(head, part) for name, head in heads.items() for part in ("weight", "bias")}
+    temporary = run / f".{HEAD_FILE}.tmp"
+    save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, temporary)
+    temporary.replace(run / HEAD_FILE)
+
+
+def read_head(run: Path, name: str) -> HeadWeights | None:
+    """The stored head of that name; None where the run has none."""
+    if not (run / HEAD_FILE).exists():
+        return None
+    with safe_open(run / HEAD_FILE, framework="numpy") as file:
+        if f"{name}/weight" not in file.keys():  # noqa: SIM118  a safetensors file is no mapping
+            return None
+        return HeadWeights(file.get_tensor(f"{name}/weight"), file.get_tensor(f"{name}/bias"))
+
+
+def read_source(folder: Path, wanted: Collection[int] | None = None, *, head: str | None = None) -> SourceRead:
+    """Outputs of the parts `wanted` (None: all) in part order.
+
+    head  name of the zero-shot head whose logits are wanted; None: the logits over the 1,000 ImageNet classes.
+    """
+    plan = SourcePlan.read(folder)
+    asked = [i for i, _, _ in plan.parts if wanted is None or i in wanted]
+    columns = read_label_space(folder.parent).imagenet_1k_columns()
+    present = [i for i in asked if (folder / f"part-{i:05d}.parquet").exists()]
+    pieces, failed, rows = [], [], {}
+    weights = read_head(folder.parent, head or "imagenet-1k")
+    for i in present:
+        table = pq.read_table(folder / f"part-{i:05d}.parquet")
+        rows[i] = len(table)
+        errors = table[ERROR].to_pylist()
+        failed += [(key, error) for key, error in zip(table[ID].to_pylist(), errors, strict=True) if error is not None]
+        pieces.append(_outputs(table.filter(pa.array([e is None for e in errors])), columns, weights))
+    absent = tuple(i for i in asked if i not in rows)
+    return SourceRead(plan, _join(pieces), tuple(failed), rows, absent)
+
+
+def _outputs(table: pa.Table, columns: NDArray[np.int64], head: HeadWeights | None) -> Outputs:
+    if not len(table):  # every picture of the part failed: no columns to read
+        everything = logits = np.zeros((0, len(columns) if head is None else len(head.bias)), np.float32)
+    elif EMBEDDINGS in table.column_names and head is not None:
+        everything = logits = _matrix(table[EMBEDDINGS]) @ head.weight.T + head.bias
+    else:
+        everything = _matrix(table[LOGITS])
+        logits = np.full((len(table), len(columns)), -np.inf, dtype=np.float32)
+        logits[:, columns >= 0] = everything[:, columns[columns >= 0]]
+    own = {ID, IMAGE_SHA256, LABELS, ERROR, *OUTPUT_COLUMNS}
+    groups = {name: np.array(table[name].to_pylist()) for name in table.column_names if name not in own}
+    labels = pad(table[LABELS].to_pylist())
+    return Outputs(tuple(table[ID].to_pylist()), logits, log_sum_exp(everything), labels, groups)
+
+
+def _matrix(column: pa.ChunkedArray) -> NDArray[np.float32]:
+    values = column.combine_chunks()
+    return np.asarray(values.flatten()).reshape(len(values), -1)
+
+
+def pad(labels: list[list[int]]) -> NDArray[np.int64]:
+    """Ragged labels as int64 (N, L), padded with -1, L at least 1.
+
+    >>> pad([[3], [1, 2], []]).tolist()
+    [[3, -1], [1, 2], [-1, -1]]
+    """
+    width = max([1, *map(len, labels)])
+    return np.array([[*row, *[-1] * (width - len(row))] for row in labels], dtype=np.int64).reshape(-1, width)
+
+
+def _join(pieces: list[Outputs]) -> Outputs:
+    pieces = [p for p in pieces if len(p)] or pieces[:1]
+    if not pieces:
+        empty: dict[str, NDArray[Any]] = {}
+        return Outputs((), np.zeros((0, 1000), np.float32), np.zeros(0), np.zeros((0, 1), np.int64), empty)
+    width = max(p.labels.shape[1] for p in pieces)
+    labels = [np.pad(p.labels, ((0, 0), (0, width - p.labels.shape[1])), constant_values=-1) for p in pieces]
+    return Outputs(
+        tuple(i for p in pieces for i in p.ids),
+        np.concatenate([p.logits for p in pieces]),
+        np.concatenate([p.log_normaliser for p in pieces]),
+        np.concatenate(labels),
+        {name: np.concatenate([p.groups[name] for p in pieces]) for name in pieces[0].groups},
+    )

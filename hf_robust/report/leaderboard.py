@@ -1,0 +1,179 @@
+"""The headline numbers of all models in one grid, with the reason for every hole: what the tables print."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Result = Mapping[str, Any]
+
+REQUIRED = (
+    "model", "benchmark", "metric", "split", "value", "n", "ci95", "protocol", "preprocessing", "run", "complete",
+    "subset", "headline", "n_failed", "reason", "notes",
+)  # fmt: skip
+# Read in this order where they occur; others follow by name.
+METRIC_ORDER = (
+    "top1_accuracy", "top1_accuracy_1000", "top5_accuracy", "control_top1_accuracy", "accuracy_drop", "aupr", "auroc",
+    "fpr95", "id_accuracy", "spurious_score", "spurious_auroc", "spurious_joint_ap",
+    "rms_calibration_error", "rms_calibration_error_released_code", "aurra",
+)  # fmt: skip
+# A headline that means little without a second number, which then stands beside it.
+COMPANIONS = {"aupr": "id_accuracy", "spurious_score": "spurious_auroc"}
+
+INCOMPLETE, SUBSET, FAILED_IMAGES = "†", "‡", "§"
+NOT_EVALUATED = "not evaluated"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of the leaderboard; `value` None is a hole whose reason is footnote number `footnote`."""
+
+    value: float | None
+    interval: tuple[float, float] | None = None
+    marks: str = ""
+    footnote: int | None = None
+    companion: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One model under one preprocessing in one run, with a cell for each column."""
+
+    model: str
+    preprocessing: str
+    run: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One benchmark with the name of its headline metric and of the companion shown beside it."""
+
+    benchmark: str
+    metric: str
+    companion: str | None
+
+
+@dataclass(frozen=True)
+class Footnote:
+    """Why a cell is empty; `failed` tells a failure from what was never asked for."""
+
+    text: str
+    failed: bool
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Lines and columns in name order, numbered footnotes (from 1), and the legend of the marks."""
+
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    footnotes: tuple[Footnote, ...]
+    legend: tuple[str, ...]
+
+
+def plain(text: object) -> str:
+    """`text` on one line without control and invisible characters, which could rewrite what a reader sees."""
+    joined = " ".join(str(text).split())
+    return "".join("\ufffd" if unicodedata.category(c) in {"Cc", "Cf", "Cs"} else c for c in joined)
+
+
+def is_proportion(metric: str) -> bool:
+    """Whether a metric is a fraction of images, which tables show in per cent."""
+    return "accuracy" in metric or metric.startswith("fpr")
+
+
+def ordered(results: Iterable[Result]) -> list[Result]:
+    """The results in one fixed order: benchmark, headline first, metric, split, model, preprocessing, run."""
+    return sorted(results, key=_order)
+
+
+def _order(row: Result) -> tuple[Any, ...]:
+    metric = str(row["metric"] or "")
+    place = METRIC_ORDER.index(metric) if metric in METRIC_ORDER else len(METRIC_ORDER)
+    benchmark = str(row["benchmark"] or "")
+    return (benchmark, not row["headline"], place, metric, not _whole(row), str(row["split"] or ""), *_key(row))
+
+
+def _whole(row: Result) -> bool:
+    return row["split"] in (None, "all")
+
+
+def _key(row: Result) -> tuple[str, str, str]:
+    return str(row["model"]), str(row["preprocessing"] or ""), str(row["run"] or "")
+
+
+def leaderboard(results: Sequence[Result]) -> Leaderboard:
+    """The grid of headline values over all models and benchmarks of `results`."""
+    rows = ordered(results)
+    columns = tuple(_column(name, rows) for name in sorted({str(r["benchmark"]) for r in rows if r["benchmark"]}))
+    reasons: dict[Footnote, int] = {}
+    lines = []
+    for key in sorted({_key(r) for r in rows}):
+        own = [r for r in rows if _key(r) == key]
+        lines.append(Line(*key, tuple(_cell(column, own, reasons) for column in columns)))
+    return Leaderboard(columns, tuple(lines), tuple(reasons), _legend(rows))
+
+
+def _column(benchmark: str, rows: Sequence[Result]) -> Column:
+    headlines = [r for r in rows if r["benchmark"] == benchmark and r["headline"] and r["metric"]]
+    metric = " / ".join(dict.fromkeys(str(r["metric"]) for r in headlines))
+    companion = COMPANIONS.get(metric)
+    present = any(r["benchmark"] == benchmark and r["metric"] == companion for r in rows)
+    return Column(benchmark, metric, companion if present else None)
+
+
+def _cell(column: Column, own: Sequence[Result], reasons: dict[Footnote, int]) -> Cell:
+    rows = [r for r in own if r["benchmark"] == column.benchmark]
+    whole = [r for r in rows if _whole(r)]
+    found = next((r for r in whole if r["headline"] and r["value"] is not None), None)
+    if found is None:
+        return Cell(None, footnote=reasons.setdefault(_why(rows, own), len(reasons) + 1))
+    beside = (r["value"] for r in whole if column.companion and r["metric"] == column.companion)
+    interval = found["ci95"]
+    return Cell(
+        value=found["value"],
+        interval=(interval[0], interval[1]) if interval else None,
+        marks=marks(found),
+        companion=next(beside, None),
+    )
+
+
+def _why(rows: Sequence[Result], own: Sequence[Result]) -> Footnote:
+    failures = [r for r in rows if r["metric"] is None or r["headline"]] or [r for r in own if not r["benchmark"]]
+    if not failures:
+        return Footnote(NOT_EVALUATED, failed=False)
+    row = next((r for r in failures if r["metric"] is None), failures[0])
+    return Footnote(plain(f"{row['model']}: {row['reason'] or 'failed without a reason'}"), failed=True)
+
+
+def marks(row: Result) -> str:
+    """The marks of a result: † incomplete, ‡ subset, § with images that could not be read."""
+    pairs = ((INCOMPLETE, not row["complete"]), (SUBSET, row["subset"]), (FAILED_IMAGES, row["n_failed"]))
+    return "".join(mark for mark, present in pairs if present)
+
+
+def _legend(rows: Sequence[Result]) -> tuple[str, ...]:
+    shown = [r for r in rows if r["value"] is not None]
+    titles = {
+        INCOMPLETE: "incomplete: pictures of the official data are missing",
+        SUBSET: "subset: only a sample was evaluated (--limit)",
+        FAILED_IMAGES: "some pictures could not be read and are not counted in n",
+    }
+    legend = []
+    for mark, title in titles.items():
+        which = dict.fromkeys(_missing(r, mark) for r in shown if mark in marks(r))
+        if which:
+            legend.append(f"{mark} {title}. {'; '.join(which)}.")
+    return tuple(legend)
+
+
+def _missing(row: Result, mark: str) -> str:
+    where = f"{plain(row['benchmark'])}"
+    if mark == FAILED_IMAGES:
+        return f"{where} with {plain(row['model'])}: {row['n_failed']} unread"
+    if mark == SUBSET:
+        return where
+    return ": ".join([where, *filter(None, [", ".join(plain(note).rstrip(".") for note in row["notes"])])])

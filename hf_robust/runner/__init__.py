@@ -1,0 +1,212 @@
+"""Model + sources -> predictions on disk, in fixed parts, resumable, by any number of processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from ..benchmarks import Benchmark, Mode
+from ..models import ImageClassifier, ModelError, load_model, transform_for
+from ..models.base import weights_hash
+from ..predictions.parts import finish, remove_leftovers, source_folder
+from ..predictions.plan import PLAN_FILE, SOURCE_FILE, Plan, SourcePlan, settle, write_json
+from ..predictions.read import HeadWeights, write_heads, write_label_space
+from .loop import Job, OnError, forward_parts
+from .needs import DataPlaces, Need, Needs, gather
+from .world import World, WorldError, is_launched, join_world
+
+__all__ = [
+    "DataPlaces", "Need", "Needs", "RunOptions", "World", "WorldError",
+    "evaluate", "gather", "is_launched", "join_world", "record_failure", "request_file",
+]  # fmt: skip
+
+Meter = Callable[[int, int], None]  # called with pictures done so far, by all processes, and pictures in all
+_LOG_FILE = "log.jsonl"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a model is loaded and run; None means that the plan decides."""
+
+    mode: Mode = "model"
+    checkpoint: Path | None = None
+    prompts: Path | None = None
+    class_names: Path | None = None
+    features: bool = False
+    limit: int | None = None
+    seed: int = 0
+    micro_batch: int | None = None
+    threads: int | None = None
+    dtype: str = "float32"
+    on_error: OnError = "raise"
+    trust_remote_code: bool = False
+
+
+def make_plan(model: ImageClassifier, options: RunOptions, device: str) -> Plan:
+    """The plan of this model under these options; `auto` is decided here and nowhere else.
+
+    On a CPU one thread a process and small batches, whose activations stay in the cache; more processes, not more
+    threads, use more cores, so that the bytes do not depend on the number of cores.
+    """
+    kind = device.split(":")[0]
+    space = hashlib.sha256("\n".join(model.label_space.wnids).encode()).hexdigest()
+    return Plan(
+        model=model.name,
+        weights=weights_hash(model.module),
+        label_space=space,
+        prompts=model.prompts,
+        dtype=options.dtype,
+        device=kind,
+        layout=model.layout if kind in ("cpu", "cuda") else "contiguous",
+        batch_norm_folded=False,
+        micro_batch=options.micro_batch or (8 if kind == "cpu" else 64),
+        threads=options.threads or 1,
+        features=options.features,
+        limit=options.limit,
+        seed=options.seed,
+    )
+
+
+def evaluate(
+    name: str,
+    benchmarks: Sequence[Benchmark],
+    needs: Needs,
+    runs: Path,
+    *,
+    options: RunOptions,
+    world: World,
+    meter: Meter,
+) -> Path:
+    """Forward every part that `needs` names and is not on disk yet; returns the run's folder.
+
+    Raises ModelError where the model cannot be loaded or run at all, PlanError where predictions would be mixed,
+    PictureFailedError where a picture cannot be read and options.on_error is "raise". A benchmark that this model
+    cannot take leaves its reason in its request file.
+    """
+    import torch
+
+    model = load_model(
+        name,
+        checkpoint=options.checkpoint,
+        prompts=options.prompts,
+        class_names=options.class_names,
+        trust_remote_code=options.trust_remote_code,
+    )
+    if options.features and "embeddings" not in model.heads:
+        model = model.with_features()
+    plan = make_plan(model, options, world.device)
+    run = plan.folder(runs)
+    _settle_run(run, plan, model)
+    torch.set_num_threads(plan.threads)
+    model.module.to(world.device)
+    if plan.layout == "channels_last":
+        model.module.to(memory_format=torch.channels_last)
+    failures = dict(needs.absent)
+    jobs = []
+    for need in needs.needs:
+        try:
+            jobs.append(_job(need, model, plan, run, options, world))
+        except ModelError as error:
+            failures.update(dict.fromkeys(need.users, str(error)))
+    for benchmark in benchmarks:
+        write_json(
+            request_file(run, benchmark.name, options.mode),
+            {"benchmark": benchmark.name, "mode": options.mode, "failure": failures.get(benchmark.name)},
+        )
+    _forward(jobs, run, world, meter)
+    return run
+
+
+def _settle_run(run: Path, plan: Plan, model: ImageClassifier) -> None:
+    settle(plan, run / PLAN_FILE)
+    write_label_space(run, model.label_space)
+    if model.heads and (plan.features or plan.prompts is not None):
+        write_heads(run, {name: HeadWeights(head.weight, head.bias) for name, head in model.heads.items()})
+
+
+def _job(need: Need, model: ImageClassifier, plan: Plan, run: Path, options: RunOptions, world: World) -> Job:
+    transform, description = transform_for(need.rule, model.preprocessing)
+    folder = source_folder(run, need.dataset, need.rule.name)
+    job = Job(
+        folder, need.rows, need.wanted, transform, model, plan, world.device, options.on_error,
+        decode_threads=1 if plan.device == "cpu" else min(8, os.cpu_count() or 1),
+    )  # fmt: skip
+    _probe(job, need)
+    source = SourcePlan(
+        dataset=need.dataset,
+        rule=need.rule.name,
+        preprocessing=description,
+        cut="class" if need.rows.by_class else "rows",
+        complete=need.rows.complete,
+        differences=need.rows.differences,
+        parts=tuple((part.index, len(part.rows), part.fingerprint) for part in need.parts),
+    )
+    settle(source, folder / SOURCE_FILE)
+    remove_leftovers(folder)
+    return job
+
+
+def _probe(job: Job, need: Need) -> None:
+    """One grey picture through transform and model: a size that the model cannot take is found before any work."""
+    import torch
+    from PIL import Image
+
+    pixels = job.transform(Image.new("RGB", (300, 300), (127, 127, 127))).unsqueeze(0).to(job.device)
+    try:
+        with torch.inference_mode():
+            job.model.forward(pixels)
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise ModelError(
+            f"{job.model.name} cannot take the pictures of {need.dataset} under the rule {need.rule.name!r} "
+            f"({'x'.join(map(str, pixels.shape[2:]))} pixels): {str(error).splitlines()[0] if str(error) else error!r}"
+        ) from error
+
+
+def _forward(jobs: Sequence[Job], run: Path, world: World, meter: Meter) -> None:
+    started, pending = time.time(), 0
+    sizes = [(job.folder / part.file_name, len(part.rows)) for job in jobs for part in job.parts]
+    total, seen, last = sum(n for _, n in sizes), 0, 0.0
+
+    def progress(done: int) -> None:
+        nonlocal pending, seen, last
+        pending += done
+        if done < 0 or time.monotonic() - last > 0.5:  # other processes' parts are seen on disk
+            seen, last = sum(n for path, n in sizes if path.exists()), time.monotonic()
+        meter(min(seen + pending, total), total)
+
+    progress(0)
+    for job in jobs:
+        forward_parts(job, world.rank, world.size, progress)
+        finish(job.folder)
+    meter(total, total)
+    _log(run, {"rank": world.rank, "world": world.size, "seconds": round(time.time() - started, 1), "pictures": total})
+
+
+def _log(run: Path, entry: dict[str, object]) -> None:
+    """Times, hosts and versions: what may differ between two runs of one plan."""
+    libraries = {name: version(name) for name in ("hf-robust", "torch", "torchvision", "timm", "pillow", "pyarrow")}
+    facts = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "host": socket.gethostname()}
+    with (run / _LOG_FILE).open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps({**facts, **entry, "python": platform.python_version(), "versions": libraries}) + "\n")
+
+
+def request_file(run: Path, benchmark: str, mode: Mode) -> Path:
+    """Where a run remembers that a benchmark was asked for, and why it could not be run."""
+    return run / "requests" / f"{benchmark}.{mode}.json"
+
+
+def record_failure(runs: Path, model: str, reason: str | None) -> None:
+    """Remember that a model could not be run at all, or forget it (None): a failed model stays a row of the table."""
+    path = runs / "failures" / f"{hashlib.sha256(model.encode()).hexdigest()[:12]}.json"
+    if reason is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_json(path, {"model": model, "reason": reason})

@@ -1,0 +1,90 @@
+"""What has to be forwarded: every (data set, rule) that the benchmarks need, once, however many need it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..benchmarks import Benchmark, Mode, Rule, Source, benchmarks
+from ..data import MissingDataError, Rows, open_rows
+from ..predictions.parts import Part, cut
+
+
+@dataclass(frozen=True)
+class DataPlaces:
+    """Where data sets are looked for.
+
+    built       folder that `build --out` wrote to; None: the data sets' cache of this machine, then the Hub.
+    validation  folder or Hub repo of the ImageNet validation pictures; None: a built imagenet-val.
+    """
+
+    built: Path | None = None
+    validation: str | None = None
+
+
+@dataclass(frozen=True)
+class Need:
+    """One data set under one rule: all its parts and those that some benchmark wants."""
+
+    dataset: str
+    rule: Rule
+    rows: Rows
+    parts: tuple[Part, ...]
+    wanted: tuple[Part, ...]
+    users: tuple[str, ...]  # names of the benchmarks
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The work of an evaluation, and the benchmarks that cannot be run with the reason of each."""
+
+    needs: tuple[Need, ...]
+    absent: Mapping[str, str]
+
+    @property
+    def pictures(self) -> int:
+        """Forward passes that one model costs."""
+        return sum(len(part.rows) for need in self.needs for part in need.wanted)
+
+
+def gather(
+    wanted: Sequence[Benchmark], mode: Mode, places: DataPlaces, *, limit: int | None = None, seed: int = 0
+) -> Needs:
+    """Open every data set once and work out which parts of it are needed under which rule."""
+    opened: dict[str, tuple[Rows, tuple[Part, ...]] | str] = {}
+    absent: dict[str, str] = {}
+    pairs: dict[tuple[str, Rule], list[tuple[Benchmark, Source]]] = {}
+    for benchmark in wanted:
+        for source in benchmark.sources:
+            if source.dataset not in opened:
+                opened[source.dataset] = _open(source.dataset, places, limit, seed)
+            found = opened[source.dataset]
+            if isinstance(found, str) and not source.optional:
+                absent.setdefault(benchmark.name, found)
+    for benchmark in wanted:
+        for source in benchmark.sources:
+            if benchmark.name not in absent and not isinstance(opened[source.dataset], str):
+                pairs.setdefault((source.dataset, source.rule_for(mode)), []).append((benchmark, source))
+    needs = []
+    for (dataset, rule), users in pairs.items():
+        rows, parts = opened[dataset]
+        keep = tuple(part for part in parts if any(_uses(source, rows, part) for _, source in users))
+        names = tuple(dict.fromkeys(benchmark.name for benchmark, _ in users))
+        needs.append(Need(dataset, rule, rows, parts, keep, names))
+    return Needs(tuple(needs), absent)
+
+
+def _open(dataset: str, places: DataPlaces, limit: int | None, seed: int) -> tuple[Rows, tuple[Part, ...]] | str:
+    known = benchmarks().get(dataset)
+    repo = known.repo_id if known is not None else None
+    try:
+        rows = open_rows(dataset, built=places.built, validation=places.validation, repo=repo)
+    except MissingDataError as error:
+        return str(error)
+    rows = rows if limit is None else rows.limited(limit, seed)
+    return rows, cut(rows.table, by_class=rows.by_class)
+
+
+def _uses(source: Source, rows: Rows, part: Part) -> bool:
+    return source.classes is None or not rows.by_class or part.index in source.classes

@@ -1,0 +1,97 @@
+"""Which process of how many this is, and on which device it works."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+# Set for the workers that `evaluate --processes` starts itself; they share nothing but the folder.
+WORKER_RANK, WORKER_WORLD = "HF_ROBUST_RANK", "HF_ROBUST_WORLD"
+
+
+class WorldError(RuntimeError):
+    """The launcher gave another number of processes than was asked for."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Rank of this process, number of processes, and the torch device of this one."""
+
+    rank: int
+    size: int
+    device: str
+
+
+def is_launched(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher (accelerate, torchrun, our own) started this process as one of several."""
+    return WORKER_RANK in environ or int(environ.get("WORLD_SIZE", "1")) > 1
+
+
+def join_world(device: str | None = None, processes: int | None = None) -> World:
+    """This process's place; WorldError when the world is not what the user asked for.
+
+    device     "cpu", "cuda", "cuda:1", "mps"; None: what accelerate finds.
+    processes  number asked for; None: whatever the launcher says.
+    """
+    if WORKER_RANK in os.environ:
+        return World(int(os.environ[WORKER_RANK]), int(os.environ[WORKER_WORLD]), _device(device))
+    from accelerate import PartialState
+
+    state = PartialState(cpu=device == "cpu")
+    asked = processes or _asked_of_launcher(_parent_command())
+    promised = int(os.environ.get("WORLD_SIZE", "1"))
+    if state.num_processes != promised or (asked is not None and is_launched() and asked != promised):
+        raise WorldError(_wrong_world(asked or promised, state.num_processes))
+    if asked is not None and processes is None and asked != state.num_processes:
+        raise WorldError(_wrong_world(asked, state.num_processes))
+    return World(state.process_index, state.num_processes, device if device and ":" in device else _index(state.device))
+
+
+def _wrong_world(asked: int, got: int) -> str:
+    return (
+        f"expected {asked} processes as the launcher was told, got a world of {got}. On CPUs start with: "
+        f"ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes {asked} -m hf_robust evaluate …, "
+        f"or let us start them: hf-robust evaluate --processes {asked} …"
+    )
+
+
+def _index(device: object) -> str:
+    name = str(device)
+    return "cpu" if name.startswith("cpu") else name
+
+
+def _device(device: str | None) -> str:
+    if device is not None:
+        return device
+    from accelerate import PartialState
+
+    return _index(PartialState().device)
+
+
+def _parent_command() -> Sequence[str]:
+    import psutil
+
+    try:
+        parent = psutil.Process().parent()
+        return parent.cmdline() if parent is not None else ()
+    except psutil.Error:
+        return ()
+
+
+def _asked_of_launcher(command: Sequence[str]) -> int | None:
+    """The --num_processes of an `accelerate launch` command line.
+
+    `accelerate launch --cpu --num_processes 2` starts one process and tells it nothing; only its own words do.
+
+    >>> _asked_of_launcher(["python", "/bin/accelerate", "launch", "--cpu", "--num_processes", "2", "x.py"])
+    2
+    """
+    if not any("accelerate" in word for word in command[:3]) or "launch" not in command:
+        return None
+    for word, following in zip(command, (*command[1:], ""), strict=True):
+        name, _, value = word.replace("-", "_").partition("=")
+        if name == "__num_processes":
+            number = value or following
+            return int(number) if number.isdigit() else None
+    return None
