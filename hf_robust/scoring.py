@@ -158,7 +158,8 @@ def _relabel(outputs: Outputs, source: Source, benchmark: Benchmark, zero_shot: 
 def _lacks(source: Source, read: SourceRead) -> Iterator[str]:
     """What keeps this source from being the official whole."""
     if not read.plan.complete and read.plan.cut != "class":
-        yield f"{source.dataset} is incomplete: {'; '.join(read.plan.differences)}"
+        first, more = read.plan.differences[0], len(read.plan.differences) - 1
+        yield f"{source.dataset} is not the official set: {first}{f' (and {more} more differences)' if more else ''}"
     if read.plan.cut == "class":
         needed = source.classes if source.classes is not None else range(1000)
         short = [k for k in needed if read.rows_by_part.get(k, 0) < VALIDATION_PICTURES_PER_CLASS]
@@ -202,6 +203,7 @@ def _protocol(run: Path, benchmark: Benchmark, mode: Mode, loaded: Loaded) -> di
         "rules": {role: read.plan.rule for role, read in loaded.reads.items()},
         "rows": {role: len(outputs) for role, outputs in loaded.roles.items()},
         "data_fingerprints": {role: read.plan.fingerprint() for role, read in loaded.reads.items()},
+        "data_differences": {role: list(read.plan.differences) for role, read in loaded.reads.items()},
         **benchmark.protocol,
     }
 
@@ -230,7 +232,7 @@ def _result(
         "plan": {
             name: plan[name] for name in ("weights", "dtype", "device", "prompts", "limit", "seed", "micro_batch")
         },
-        "complete": not lacks and plan["limit"] is None,
+        "complete": not lacks,
         "subset": plan["limit"] is not None,
         "headline": metric == benchmark.headline and split in (None, "all"),
         "n_failed": sum(len(read.failed) for read in loaded.reads.values()),

@@ -55,8 +55,6 @@ def test_core_and_metrics_pass_their_tests_on_the_lowest_versions(tmp_path: Path
     for pin in pins:
         name, version = pin.lower().replace("_", "-").split("==")
         assert re.search(rf"^{name}=={re.escape(version)}(\.0)*$", installed, re.MULTILINE), pin
-    tests = [
-        "tests/test_labels.py",
-        *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/test_metrics*.py")),
-    ]
+    patterns = ("test_labels.py", "test_metrics*.py", "test_builders*.py")
+    tests = sorted(p.relative_to(ROOT).as_posix() for pattern in patterns for p in (ROOT / "tests").glob(pattern))
     print(_call(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests))

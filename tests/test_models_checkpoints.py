@@ -88,17 +88,22 @@ class Malicious:
         return os.mkdir, (self.path,)
 
 
-@pytest.mark.parametrize("how", ["torch", "pickle"])
-def test_a_file_that_would_run_code_is_refused_and_runs_none(tmp_path, how):
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("torch", r"it holds more than tensors, .*would run code \(\w+.mkdir\): refused"),
+        (2, r"it holds more than tensors, .*would run code \(\w+.mkdir\): refused"),
+        (4, "not a PyTorch file of tensors alone"),
+    ],
+)
+def test_a_file_that_would_run_code_is_refused_and_runs_none(tmp_path, how, message):
     mark, file = tmp_path / "mark", tmp_path / "evil.pt"
     content = {"state_dict": {"fc.weight": Malicious(str(mark))}}
     if how == "torch":
         torch.save(content, file)
     else:
-        file.write_bytes(pickle.dumps(content))
-    with pytest.raises(
-        ModelError, match=r"evil.pt: it holds more than tensors, .*would run code \(\w+.mkdir\): refused"
-    ):
+        file.write_bytes(pickle.dumps(content, protocol=how))
+    with pytest.raises(ModelError, match=message):
         load_model("timm/test_resnet", checkpoint=file)
     assert not mark.exists()
     pickle.loads(pickle.dumps(Malicious(str(mark))))

@@ -63,13 +63,12 @@ def test_unknown_weights_of_a_known_architecture_are_told_the_known_ones():
 def test_a_package_adds_a_source_through_its_entry_point(tmp_path, monkeypatch):
     (tmp_path / "toy_source.py").write_text(
         textwrap.dedent("""
-            from dataclasses import replace
             from hf_robust.models import load_model
 
             def load(request):
                 if request.argument == "broken":
                     raise KeyError("no such toy")
-                return replace(load_model(f"timm-random/{request.argument}"), name=request.name)
+                return load_model(f"timm-random/{request.argument}") if request.argument != "odd" else 3
         """)
     )
     metadata = tmp_path / "toy_source-1.0.dist-info"
@@ -82,6 +81,8 @@ def test_a_package_adds_a_source_through_its_entry_point(tmp_path, monkeypatch):
     assert loaded.name == "toy/test_vit"
     with pytest.raises(ModelError, match="toy/broken: KeyError: 'no such toy'"):
         load_model("toy/broken")
+    with pytest.raises(ModelError, match="expected its plug-in to give an ImageClassifier, got int"):
+        load_model("toy/odd")
     with pytest.raises(ModelError, match="toy/…"):
         load_model("toi/test_vit")
 

@@ -68,12 +68,14 @@ def test_a_bare_module_is_asked_for_its_transform(factory):
         load_model(factory("def build(): return Toy()"))
 
 
-def test_a_finished_classifier_is_taken_as_it_is(factory):
+def test_a_finished_classifier_is_taken_under_the_name_that_was_asked_for(factory):
     name = factory("""
         from hf_robust.models import load_model
         def build(): return load_model("timm-random/test_vit")
     """)
-    assert isinstance(load_model(name), ImageClassifier)
+    model = load_model(name)
+    assert isinstance(model, ImageClassifier)
+    assert model.name == name
     with pytest.raises(ModelError, match="finished classifier, which takes no --checkpoint"):
         load_model(name, checkpoint="x.pt")
 
@@ -232,8 +234,8 @@ def test_a_neighbour_of_the_file_can_be_imported(factory, tmp_path):
         ("def built(): return 1", r"no function 'build' in mine.py; it has Toy, built, transform"),
         ("def build(): return 1", r"an nn.Module, \(module, transform\) or an ImageClassifier, got int"),
         ("def build(): return Toy(), 3", r"got \(Toy, int\)"),
-        ("def build(): return nothing", "NameError at line 20 of mine.py: name 'nothing' is not defined"),
-        ("def build(:", "SyntaxError at line 20 of mine.py"),
+        ("def build(): return nothing", "NameError at line 18 of mine.py: name 'nothing' is not defined"),
+        ("def build(:", "SyntaxError at line 18 of mine.py"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told(factory, body, message):

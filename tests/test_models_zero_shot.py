@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from hf_robust import labels
 from hf_robust.models import ModelError, imagenet_d_prompt_name, load_model
+from hf_robust.models.from_open_clip import quick_gelu
 from hf_robust.models.zero_shot import (
     IMAGENET_D_TEMPLATES,
     SIMPLE_TEMPLATES,
@@ -168,10 +169,18 @@ def test_open_clip_names_are_checked(open_clip_folder):
         load_model(f"open_clip/{open_clip_folder}", checkpoint=open_clip_folder / "weights.pt")
 
 
-def test_weights_trained_without_quick_gelu_are_refused_under_it():
-    pytest.importorskip("open_clip")
-    with pytest.raises(ModelError, match="trained without quick GELU: use open_clip/ViT-B-32/laion2b_s34b_b79k"):
-        load_model("open_clip/ViT-B-32-quickgelu/laion2b_s34b_b79k")
+@pytest.mark.parametrize(
+    ("architecture", "weights", "quick"),
+    [
+        ("ViT-B-32", "openai", True),
+        ("ViT-B-32", "laion2b_s34b_b79k", False),
+        ("ViT-B-32-quickgelu", "openai", True),
+        ("ViT-B-32-quickgelu", "weights.pt", True),
+        ("ViT-B-32", "weights.pt", False),
+    ],
+)
+def test_the_activation_is_the_one_that_the_weights_were_trained_with(architecture, weights, quick):
+    assert quick_gelu(pytest.importorskip("open_clip"), architecture, weights) is quick
 
 
 def test_a_transformers_model_without_texts_is_refused(tmp_path):

@@ -11,10 +11,9 @@ import re
 import pytest
 from rich.console import Console
 
-from hf_robust.report import published, write
+from hf_robust.report import as_document, published, show, write
 from hf_robust.report.published import SOURCES
 from hf_robust.report.tables import csv_text, escape, markdown
-from hf_robust.report.terminal import show
 
 LONG = "timm/eva02_large_patch14_448.mim_m38m_ft_in22k_in1k"
 HOSTILE = "evil|name\nsecond <b>line</b> `x` \x1b[31m"
@@ -42,9 +41,9 @@ def rows_of(text, heading):
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-def printed(results, width=80):
+def printed(results, width=80, **options):
     stream = io.StringIO()
-    show(results, Console(file=stream, width=width))
+    show(results, Console(file=stream, width=width), **options)
     return stream.getvalue()
 
 
@@ -55,7 +54,7 @@ def test_the_folder_holds_json_markdown_and_csv_and_nothing_else(tmp_path):
     out = write([result()], tmp_path / "report")
     assert sorted(p.name for p in out.iterdir()) == ["results.json", "table.csv", "table.md"]
     content = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    assert content == {"schema_version": 1, "results": [result()]}
+    assert content == {"schema_version": 1, "results": [result()]} == as_document([result()])
 
 
 def test_the_files_do_not_depend_on_the_order_of_results(tmp_path):
@@ -135,9 +134,8 @@ def test_incomplete_subset_and_unread_pictures_are_marked_and_explained():
         result(model="other"),
     ])  # fmt: skip
     assert rows_of(text, "# Results")[2][3].startswith("3.0†‡§ [")
-    assert (
-        "† incomplete: pictures of the official data are missing. imagenet-a: n01440764 has 3 of 50 pictures." in text
-    )
+    assert "† incomplete: not all pictures of the official data were evaluated." in text
+    assert "imagenet-a: n01440764 has 3 of 50 pictures." in text
     assert "‡ subset: only a sample was evaluated (--limit). imagenet-a." in text
     assert "imagenet-a with offline/efficientnet_lite0: 2 unread." in text
 
@@ -262,6 +260,27 @@ def test_the_terminal_tells_two_lines_of_one_model_apart():
     text = printed([result(), result(preprocessing="published", run="other")], width=120)
     assert "model preprocessing" in text
     assert "published preprocessing" in text
+
+
+def test_the_terminal_shows_every_value_on_request():
+    rows = [
+        result(model=LONG, value=0.25, ci95=[0.2, 0.3]),
+        result(
+            model=LONG,
+            metric="rms_calibration_error_released_code",
+            value=None,
+            ci95=None,
+            headline=False,
+            split="background",
+            reason="fewer than a bin",
+        ),
+    ]
+    assert "rms_cal" not in printed(rows)
+    text = printed(rows, everything=True)
+    assert "25.00 %  20.00–30.00  7500" in re.sub(" +", lambda m: "  " if len(m[0]) > 1 else " ", text)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "rms_calibration_error_released_code" in text
+    assert "rms_calibration_error_released_code: fewer than a bin" in text
 
 
 def test_the_terminal_says_when_there_is_nothing():

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..metrics import hits, log_sum_exp
-from .spec import Outputs, Role
+from ..schema import Outputs
+from .spec import Role
 
 Mask = tuple[int, ...] | None
 
@@ -57,12 +58,13 @@ class Scored:
     def confidence(self) -> NDArray[np.float64]:
         """(N,) maximum softmax probability in float64."""
         normaliser = self.outputs.log_normaliser if self.mask is None else log_sum_exp(self.logits)
-        return np.exp(self.logits.max(axis=1).astype(np.float64) - normaliser)
+        highest: NDArray[np.float64] = self.logits.max(axis=1).astype(np.float64)
+        return np.exp(highest - normaliser)
 
     def of_class(self, index: NDArray[np.int64]) -> NDArray[np.float64]:
         """(N,) softmax probability, over all outputs of the model, of class `index[i]` in row i."""
         logit = self.outputs.logits[np.arange(len(self.outputs)), index].astype(np.float64)
-        return np.exp(logit - self.outputs.log_normaliser)
+        return np.asarray(np.exp(logit - self.outputs.log_normaliser))
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class Classification:
     @classmethod
     def of(cls, roles: Mapping[Role, Outputs], mask: Mask) -> Classification:
         """The roles "test" and, optionally, "control"."""
-        control = roles.get("control")
-        return cls(Scored(roles["test"], mask), control and Scored(control, mask), Scored(roles["test"], None))
+        control = Scored(roles["control"], mask) if "control" in roles else None
+        return cls(Scored(roles["test"], mask), control, Scored(roles["test"], None))
 
     def split(self, column: str, value: str) -> Classification:
         """The test rows of one group; the control stays whole."""

@@ -174,6 +174,8 @@ def _few(items: Sequence[str], separator: str = ", ") -> str:
 
 def write(recipe: Recipe, archive: Archive, pictures: Chosen, folder: Path, progress: Progress | None) -> Tally:
     """Writes the rows below `folder`; returns what the pictures' bytes told."""
+    from datasets.exceptions import DatasetGenerationError
+
     from .arrow import PictureBuilder
 
     tally = Tally(recipe, len(pictures), progress)
@@ -189,10 +191,8 @@ def write(recipe: Recipe, archive: Archive, pictures: Chosen, folder: Path, prog
         )
         try:
             builder.download_and_prepare(str(folder))
-        except Exception as error:
-            if isinstance(error.__cause__, BuildError):
-                raise error.__cause__ from error
-            raise
+        except DatasetGenerationError as error:  # it hides what happened: a full disk, a stopped progress
+            raise error.__cause__ or error from None
     return tally
 
 

@@ -38,7 +38,8 @@ _describe_training = partial(describe, split="train", grammar=_TRAINING_NAME)
 def validation_reader(archive: Archive, source: Path, devkit: Path | None) -> Reading:
     """Class folders as they are; a flat archive through the development kit."""
     pictures = [m.path for m in archive.members if m.is_image and not is_noise(m.path)]
-    if any(path.split("/")[-2:-1] and path.split("/")[-2] in labels.imagenet_1k_index() for path in pictures):
+    folders = {path.rpartition("/")[0].rpartition("/")[2] for path in pictures}
+    if not pictures or folders & set(labels.imagenet_1k_index()):
         return Reading(_describe_validation, as_published=False)
     truth = validation_wnids(devkit or _devkit_beside(source))
     lacking = () if len(truth) == 50_000 else (f"the development kit names {len(truth):,} pictures, official 50,000",)

@@ -18,13 +18,12 @@ def add_demo(commands: Any) -> None:
 
 def demo(options: argparse.Namespace) -> int:
     """Run the demonstration and print its table."""
-    from ..demo import run_demo
+    from ..demo import REMARK, run_demo
     from ..report import show
 
-    console = console_of()
-    with progress_of(console) as meter:
-        outcome = run_demo(options.out, meter)
-    show(outcome.results, console)
-    for line in outcome.remarks:
-        console.print(line)
+    with progress_of(console_of()) as meter_of:
+        outcome = run_demo(options.out, meter_of)
+    show(outcome.results, console_of(stderr=False))
+    print(f"\n{REMARK}\n\nReport: {outcome.report / 'table.md'}")
+    print("Next: hf-robust evaluate --help; which data it needs: hf-robust list")
     return 1 if outcome.failed else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,8 +76,7 @@ def evaluate(options: argparse.Namespace) -> int:
     if not needs.needs:
         raise LookupError("; ".join(f"{name}: {reason}" for name, reason in needs.absent.items()))
     world = _world(options, needs)
-    crew = workers(options.given, world.size) if _starts_workers(options) else nullcontext([])
-    with crew as complaints:
+    with workers(options.given, world.size if _starts_workers(options) else 1) as complaints:
         runs, broken = _run_models(options, names, wanted, needs, world)
     for complaint in complaints:
         print(f"hf-robust: a worker process failed, its work was done by the others: {complaint}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """The demo: miniatures of all benchmarks, made on this machine from photos that ship in Python packages."""
 
-from __future__ import annotations
+from .flow import REMARK, DemoOutcome, run_demo
+from .pictures import draw
 
-from .pictures import draw as draw
+__all__ = ["REMARK", "DemoOutcome", "draw", "run_demo"]

@@ -7,6 +7,8 @@ entry-point group "hf_robust.models" (name = prefix).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
@@ -69,10 +71,11 @@ def load_model(
     """
     loader, argument = _resolve(name)
     request = Request(name, argument, checkpoint, prompts, class_names, trust_remote_code)
-    if loader in (*SOURCES.values(), load_python):
-        return loader(request)
-    with library_errors(name):
-        return loader(request)
+    with library_errors(name) if loader not in (*SOURCES.values(), load_python) else nullcontext():
+        loaded = loader(request)
+    if not isinstance(loaded, ImageClassifier):
+        raise ModelError(f"{name}: expected its plug-in to give an ImageClassifier, got {type(loaded).__name__}")
+    return loaded if loaded.name == name else replace(loaded, name=name)  # results go by the name that was asked for
 
 
 def _resolve(name: str) -> tuple[Loader, str]:

@@ -59,7 +59,7 @@ def _pickle(path: Path) -> object:
     except pickle.UnpicklingError as error:
         code = re.search(r"GLOBAL ([\w.]+)", str(error))
         if code is None:
-            raise ModelError(f"checkpoint {path}: not a readable PyTorch file of tensors") from error
+            raise ModelError(f"checkpoint {path}: not a PyTorch file of tensors alone") from error
         raise ModelError(
             f"checkpoint {path}: it holds more than tensors, and loading it would run code ({code[1]}): refused; save "
             "model.state_dict() alone, best as safetensors"

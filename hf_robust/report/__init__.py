@@ -12,23 +12,32 @@ from ..schema import RESULTS_SCHEMA_VERSION
 from .leaderboard import REQUIRED, ordered
 from .published import Baseline, published
 from .tables import csv_text, markdown
+from .terminal import show
 
-__all__ = ["Baseline", "published", "write"]
+__all__ = ["Baseline", "as_document", "published", "show", "write"]
+
+
+def as_document(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The content of results.json: {"schema_version": 1, "results": [...]}, results in one fixed order.
+
+    Raises KeyError for a result without one of its fields and ValueError for NaN or infinity, which JSON cannot hold:
+    an undefined value is None with a reason.
+    """
+    for number, row in enumerate(results):
+        _check(row, number)
+    return {"schema_version": RESULTS_SCHEMA_VERSION, "results": [dict(row) for row in ordered(results)]}
 
 
 def write(results: Sequence[Mapping[str, Any]], out: Path) -> Path:
     """The folder `out` with results.json (fractions), table.md (for people) and table.csv (one row a result).
 
     The content depends on the results only, not on their order. Each file is written under a temporary name and then
-    renamed, so a reader never sees half of one. Raises KeyError for a result without one of its fields and ValueError
-    for NaN or infinity, which JSON cannot hold: an undefined value is None with a reason.
+    renamed, so a reader never sees half of one. Errors as in `as_document`, before anything is written.
     """
-    for number, row in enumerate(results):
-        _check(row, number)
-    rows = ordered(results)
-    content = {"schema_version": RESULTS_SCHEMA_VERSION, "results": [dict(row) for row in rows]}
+    document = as_document(results)
+    rows = document["results"]
     texts = {
-        "results.json": json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False) + "\n",
+        "results.json": json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n",
         "table.md": markdown(rows),
         "table.csv": csv_text(rows),
     }

@@ -80,6 +80,16 @@ def plain(text: object) -> str:
     return "".join("\ufffd" if unicodedata.category(c) in {"Cc", "Cf", "Cs"} else c for c in joined)
 
 
+def number(value: float, metric: str) -> str:
+    """A value as the detailed tables print it: per cent with two digits for proportions, else 0–1 with four."""
+    return f"{100 * value:.2f}" if is_proportion(metric) else f"{value:.4f}"
+
+
+def unit(metric: str) -> str:
+    """The unit that `number` prints in."""
+    return "% points" if metric.endswith("_drop") else "%" if is_proportion(metric) else "0–1"
+
+
 def is_proportion(metric: str) -> bool:
     """Whether a metric is a fraction of images, which tables show in per cent."""
     return "accuracy" in metric or metric.startswith("fpr")
@@ -158,7 +168,7 @@ def marks(row: Result) -> str:
 def _legend(rows: Sequence[Result]) -> tuple[str, ...]:
     shown = [r for r in rows if r["value"] is not None]
     titles = {
-        INCOMPLETE: "incomplete: pictures of the official data are missing",
+        INCOMPLETE: "incomplete: not all pictures of the official data were evaluated",
         SUBSET: "subset: only a sample was evaluated (--limit)",
         FAILED_IMAGES: "some pictures could not be read and are not counted in n",
     }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from .leaderboard import Cell, Column, Leaderboard, Line, Result, is_proportion, leaderboard, marks, ordered, plain
+from .leaderboard import Cell, Column, Leaderboard, Line, Result, leaderboard, marks, number, ordered, plain, unit
 
 _EMPTY = "—"
 _FLAT = (
@@ -83,11 +83,9 @@ def _section(rows: Sequence[Result]) -> list[str]:
 
 def _row(row: Result) -> list[str]:
     metric = str(row["metric"] or "")
-    per_cent = is_proportion(metric)
-    unit = "% points" if metric.endswith("_drop") else "%" if per_cent else "0–1"
     low_high = row["ci95"]
-    value = _EMPTY if row["value"] is None else _number(row["value"], per_cent) + marks(row)
-    interval = f"[{_number(low_high[0], per_cent)}, {_number(low_high[1], per_cent)}]" if low_high else ""
+    value = _EMPTY if row["value"] is None else number(row["value"], metric) + marks(row)
+    interval = f"[{number(low_high[0], metric)}, {number(low_high[1], metric)}]" if low_high else ""
     unread = f"{row['n_failed']} pictures could not be read" if row["n_failed"] else ""
     remark = "; ".join(filter(None, [row["reason"], unread, *row["notes"]]))
     names = [escape(row[name] or "") for name in ("model", "preprocessing", "run")]
@@ -97,15 +95,11 @@ def _row(row: Result) -> list[str]:
         split,
         *names,
         value,
-        unit if metric else "",
+        unit(metric) if metric else "",
         interval,
         str(row["n"]),
         escape(remark),
     ]
-
-
-def _number(value: float, per_cent: bool) -> str:
-    return f"{100 * value:.2f}" if per_cent else f"{value:.4f}"
 
 
 def _protocols(rows: Sequence[Result]) -> tuple[list[str], list[str]]:

@@ -52,36 +52,38 @@ def gather(
     wanted: Sequence[Benchmark], mode: Mode, places: DataPlaces, *, limit: int | None = None, seed: int = 0
 ) -> Needs:
     """Open every data set once and work out which parts of it are needed under which rule."""
-    opened: dict[str, tuple[Rows, tuple[Part, ...]] | str] = {}
-    absent: dict[str, str] = {}
-    pairs: dict[tuple[str, Rule], list[tuple[Benchmark, Source]]] = {}
+    datasets = dict.fromkeys(source.dataset for benchmark in wanted for source in benchmark.sources)
+    opened: dict[str, tuple[Rows, tuple[Part, ...]]] = {}
+    missing: dict[str, str] = {}
+    for dataset in datasets:
+        try:
+            opened[dataset] = _open(dataset, places, limit, seed)
+        except MissingDataError as error:
+            missing[dataset] = str(error)
+    absent = {
+        benchmark.name: missing[source.dataset]
+        for benchmark in wanted
+        for source in benchmark.sources
+        if source.dataset in missing and not source.optional
+    }
+    pairs: dict[tuple[str, Rule], list[tuple[str, Source]]] = {}
     for benchmark in wanted:
         for source in benchmark.sources:
-            if source.dataset not in opened:
-                opened[source.dataset] = _open(source.dataset, places, limit, seed)
-            found = opened[source.dataset]
-            if isinstance(found, str) and not source.optional:
-                absent.setdefault(benchmark.name, found)
-    for benchmark in wanted:
-        for source in benchmark.sources:
-            if benchmark.name not in absent and not isinstance(opened[source.dataset], str):
-                pairs.setdefault((source.dataset, source.rule_for(mode)), []).append((benchmark, source))
-    needs = []
-    for (dataset, rule), users in pairs.items():
-        rows, parts = opened[dataset]
-        keep = tuple(part for part in parts if any(_uses(source, rows, part) for _, source in users))
-        names = tuple(dict.fromkeys(benchmark.name for benchmark, _ in users))
-        needs.append(Need(dataset, rule, rows, parts, keep, names))
+            if benchmark.name not in absent and source.dataset in opened:
+                pairs.setdefault((source.dataset, source.rule_for(mode)), []).append((benchmark.name, source))
+    needs = (_need(dataset, rule, *opened[dataset], users) for (dataset, rule), users in pairs.items())
     return Needs(tuple(needs), absent)
 
 
-def _open(dataset: str, places: DataPlaces, limit: int | None, seed: int) -> tuple[Rows, tuple[Part, ...]] | str:
+def _need(dataset: str, rule: Rule, rows: Rows, parts: tuple[Part, ...], users: Sequence[tuple[str, Source]]) -> Need:
+    wanted = tuple(part for part in parts if any(_uses(source, rows, part) for _, source in users))
+    return Need(dataset, rule, rows, parts, wanted, tuple(dict.fromkeys(name for name, _ in users)))
+
+
+def _open(dataset: str, places: DataPlaces, limit: int | None, seed: int) -> tuple[Rows, tuple[Part, ...]]:
     known = benchmarks().get(dataset)
     repo = known.repo_id if known is not None else None
-    try:
-        rows = open_rows(dataset, built=places.built, validation=places.validation, repo=repo)
-    except MissingDataError as error:
-        return str(error)
+    rows = open_rows(dataset, built=places.built, validation=places.validation, repo=repo)
     rows = rows if limit is None else rows.limited(limit, seed)
     return rows, cut(rows.table, by_class=rows.by_class)
 
