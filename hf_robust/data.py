@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +49,8 @@ class Rows:
 
         A set that is cut by class keeps at least one picture of every class.
         """
+        if limit < 1:
+            raise ValueError(f"expected --limit of at least 1, got {limit}: leave it out for all pictures")
         kept = _stratified(self.table, limit, seed, at_least_one=self.by_class)
         table = RowTable(
             tuple(self.table.ids[i] for i in kept),
@@ -75,14 +76,20 @@ def _stratified(table: RowTable, limit: int, seed: int, *, at_least_one: bool) -
 def decode(data: bytes) -> Image:
     """The picture as RGB pixels, EXIF orientation not applied (as published); PictureError says what is wrong."""
     from PIL import Image as Pillow
+    from PIL import UnidentifiedImageError
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Pillow.DecompressionBombWarning)
-            with Pillow.open(io.BytesIO(data)) as image:
-                return image.convert("RGB")
-    except Pillow.DecompressionBombWarning as error:
-        raise PictureError(f"too many pixels: {error}") from error
+        with Pillow.open(io.BytesIO(data)) as image:
+            # not by Pillow's warning: filters of warnings belong to the whole process, and threads decode at once
+            if Pillow.MAX_IMAGE_PIXELS is not None and image.width * image.height > Pillow.MAX_IMAGE_PIXELS:
+                raise PictureError(
+                    f"{image.width} x {image.height} pixels, more than the {Pillow.MAX_IMAGE_PIXELS} that are safe"
+                )
+            return image.convert("RGB")
+    except PictureError:
+        raise
+    except UnidentifiedImageError as error:  # its own text holds a memory address, other in every process
+        raise PictureError("no picture format that Pillow knows") from error
     except Exception as error:  # Pillow's decoders raise whatever a broken file makes them raise
         raise PictureError(f"{type(error).__name__}: {error}") from error
 

@@ -47,7 +47,8 @@ def dataset_features(name: str) -> datasets.Features:
     """The columns of the built data set `name`; the same on this machine and on the Hub.
 
     Every set has `image` (bytes as published), `file_name` (path in the archive), `sha256` (of the bytes) and
-    `imagenet_1k` (every acceptable ImageNet-1k index; empty where the picture shows none of the classes).
+    `imagenet_1k` (every acceptable ImageNet-1k index; empty where the picture shows none of the classes). A set without
+    columns of its own here has a `label` by WordNet id.
     """
     from datasets import ClassLabel, Features, Image, List, Value
 
@@ -79,23 +80,17 @@ def dataset_features(name: str) -> datasets.Features:
             "top1_prediction": text,
             "top2_prediction": text,
         },
-        "imagenet-val": {"label": ClassLabel(names=list(labels.imagenet_1k().wnids))},
-        "imagenet-train": {"label": ClassLabel(names=list(labels.imagenet_1k().wnids))},
     }
-    if name not in own:
-        raise KeyError(f"unknown data set {name!r}; known: {', '.join(sorted(own))}")
+    labelled = {"label": ClassLabel(names=list(labels.imagenet_1k().wnids))}
     shared = {FILE_NAME: text, SHA256: text, IMAGENET_1K: List(integer)}
-    return Features({IMAGE: Image(), **own[name], **shared})
+    return Features({IMAGE: Image(), **own.get(name, labelled), **shared})
 
 
 # Columns of a built data set that travel into the predictions table, so that scoring needs no images.
 GROUP_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "imagenet-a": (),
     "imagenet-o": ("confused_with",),
     "spurious-imagenet": ("spurious_class", "component"),
     "imagenet-d": ("category", "nuisance"),
-    "imagenet-val": (),
-    "imagenet-train": (),
 }
 
 

@@ -40,7 +40,7 @@ class Tally:
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pairs: list[tuple[str, str]] = field(default_factory=list)
-    seen: dict[tuple[str, str], str] = field(default_factory=dict)
+    seen: dict[str, str] = field(default_factory=dict)
     columns: Any = field(default_factory=hashlib.sha256)
 
     def fingerprint(self) -> str:
@@ -142,13 +142,15 @@ def _suffix_counts(recipe: Recipe, pictures: Chosen) -> list[str]:
     ]
 
 
-def checksum_differences(recipe: Recipe, source: Path) -> list[str]:
-    """One line where the archive's checksum is not the published one."""
-    if recipe.digest is None:
-        return []
-    algorithm, official = recipe.digest
+def checksum(recipe: Recipe, source: Path) -> tuple[str, list[str]]:
+    """The archive's checksum as "algorithm:value", and one line where it is not the published one.
+
+    SHA-256 where none is published, so that it can be compared from the first build on.
+    """
+    algorithm, official = recipe.digest or ("sha256", None)
     found = file_digest(source, algorithm)
-    return [] if found == official else [f"the archive's {algorithm} is {found}, official {official}"]
+    differs = official is not None and found != official
+    return f"{algorithm}:{found}", [f"the archive's {algorithm} is {found}, official {official}"] if differs else []
 
 
 def file_digest(path: Path, algorithm: str) -> str:
@@ -232,14 +234,9 @@ def _row(archive: Archive, member: Member, picture: Picture, tally: Tally) -> di
 def _record(picture: Picture, sha256: str, tally: Tally) -> None:
     tally.pairs.append((picture.file_name, sha256))
     tally.columns.update(json.dumps([picture.file_name, picture.split, sha256, picture.columns]).encode())
-    if tally.recipe.duplicates == "nowhere":
-        return
-    twin = tally.seen.setdefault((sha256, ""), picture.file_name)
-    twin_in_class = tally.seen.setdefault((sha256, picture.group), picture.file_name)
-    if twin != picture.file_name:
-        only_noted = tally.recipe.duplicates == "in a class" and twin_in_class == picture.file_name
-        target = tally.notes if only_noted else tally.differences
-        target.append(f"the same bytes twice: {twin!r} and {picture.file_name!r}")
+    twin = tally.seen.setdefault(sha256, picture.file_name)
+    if twin != picture.file_name:  # noted, no difference: official archives may hold a picture twice
+        tally.notes.append(f"the same bytes twice: {twin!r} and {picture.file_name!r}")
 
 
 def describe_build(folder: Path, recipe: Recipe, differences: Sequence[str], facts: Mapping[str, str]) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import datasets
 
-NAMES = ("imagenet-a", "imagenet-o", "spurious-imagenet", "imagenet-d", "imagenet-val", "imagenet-train")
 RECORD = "hf-robust.json"
+_PREFIX = "hf_robust___"  # how `datasets` names the cache of the repo hf_robust/<name>
 INFO = "dataset_info.json"
 
 
@@ -53,16 +53,16 @@ class Built:
 def installed(*, out: Path | None = None) -> tuple[Built, ...]:
     """Every built data set below `out` (None: the cache of `datasets`), by name, the newest first."""
     root = cache_root(out)
-    return tuple(built for name in NAMES for built in _newest_first(root, name))
+    names = sorted(folder.name.removeprefix(_PREFIX) for folder in root.glob(f"{_PREFIX}*") if folder.is_dir())
+    return tuple(built for name in names for built in _newest_first(root, name))
 
 
 def find(name: str, *, out: Path | None = None) -> Built:
     """The newest build of `name`; LookupError says how to build it where there is none."""
     builds = _newest_first(cache_root(out), name)
     if not builds:
-        known = "" if name in NAMES else f" (known names: {', '.join(NAMES)})"
         raise LookupError(
-            f"expected a built {name!r}, got none in {cache_root(out)}{known}; "
+            f"expected a built {name!r}, got none in {cache_root(out)}; "
             f"build it with: hf-robust build {name} --source PATH_OR_URL"
         )
     return builds[0]
@@ -100,7 +100,7 @@ def building(root: Path, name: str) -> Iterator[Path]:
 
     root.mkdir(parents=True, exist_ok=True)
     work = root / f".hf_robust-{name}.building"
-    with FileLock(root / f"hf_robust___{name}_builder.lock"):
+    with FileLock(root / f"{_PREFIX}{name}_builder.lock"):
         shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
         work.mkdir()
         try:
@@ -134,7 +134,7 @@ def write_record(folder: Path, record: dict[str, Any]) -> None:
 
 
 def _versions(root: Path, name: str) -> Path:
-    return root / f"hf_robust___{name}" / "default" / "1.0.0"
+    return root / f"{_PREFIX}{name}" / "default" / "1.0.0"
 
 
 def _newest_first(root: Path, name: str) -> Sequence[Built]:

@@ -116,7 +116,6 @@ VALIDATION = Recipe(
     layout="n01440764/ILSVRC2012_val_00000293.JPEG",
     per_class=50,
     suffixes={".JPEG": 50_000},
-    duplicates="nowhere",
 )
 
 
@@ -136,6 +135,5 @@ TRAINING = Recipe(
     top_folders=("train",),
     layout="n01440764/n01440764_10026.JPEG",
     suffixes={".JPEG": 1_281_167},
-    duplicates="nowhere",
     nested=True,
 )

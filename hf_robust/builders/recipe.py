@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from .archive import Archive
 
@@ -53,7 +53,6 @@ class Recipe:
     splits      split -> official number of pictures.
     classes     official classes (folder names or WordNet ids); per_class the official number in each, if equal.
     suffixes    ending as written -> official number; empty where not published.
-    duplicates  where the same bytes twice are a difference (between classes they are noted; "nowhere" does not look).
     tolerated   beginnings of the names of other files that the official archive holds.
     """
 
@@ -68,7 +67,6 @@ class Recipe:
     layout: str
     per_class: int | None = None
     suffixes: Mapping[str, int] = field(default_factory=dict)
-    duplicates: Literal["anywhere", "in a class", "nowhere"] = "anywhere"
     square: bool = False
     nested: bool = False
     tolerated: tuple[str, ...] = ("README", "LICENSE", "timestamp")

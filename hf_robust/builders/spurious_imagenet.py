@@ -45,6 +45,5 @@ RECIPE = Recipe(
     top_folders=("images",),
     layout="images/<field>_<field>_<class index>_…_<component>/<name>",
     per_class=75,
-    duplicates="in a class",  # one photo may show the features of two classes
     square=True,
 )

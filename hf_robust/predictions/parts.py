@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ class Part:
     @property
     def file_name(self) -> str:
         """Name of the part's file in the source's folder."""
-        return f"part-{self.index:05d}.parquet"
+        return part_path(Path(), self.index).name
 
 
 def cut(table: RowTable, *, by_class: bool) -> tuple[Part, ...]:
@@ -102,7 +103,8 @@ def part_table(
     sha256, errors  one a row; a row with an error has null outputs.
     outputs         column -> float32 (rows, width) or (rows,).
     """
-    groups = {name: pa.array([values[i] for i in part.rows]) for name, values in table.groups.items()}
+    # the type is that of the whole column: a part whose values are all null has the columns of every other part
+    groups = {n: pa.array([values[i] for i in part.rows], pa.infer_type(values)) for n, values in table.groups.items()}
     widths = {name: None if values.ndim == 1 else values.shape[1] for name, values in outputs.items()}
     schema = predictions_schema(widths, [pa.field(name, values.type) for name, values in groups.items()])
     missing = np.array([error is not None for error in errors], dtype=bool)
@@ -141,22 +143,37 @@ def read_footer(path: Path) -> dict[str, Any] | None:
     """Fingerprint, row count and id hash of a part; None where it is absent or not whole."""
     try:
         metadata = pq.read_schema(path).metadata or {}
-    except (FileNotFoundError, pa.ArrowInvalid):
+    except (OSError, pa.ArrowInvalid):  # absent, cut short, or with a footer of other bytes
         return None
     return dict(json.loads(metadata[_FOOTER])) if _FOOTER in metadata else None
 
 
 def is_present(folder: Path, part: Part) -> bool:
     """Whether this part, made from these very rows, is there."""
-    footer = read_footer(folder / part.file_name)
-    return footer is not None and footer["fingerprint"] == part.fingerprint
+    return _is_whole(folder / part.file_name, part.fingerprint)
+
+
+def present_parts(folder: Path, source: SourcePlan) -> tuple[int, ...]:
+    """Indices of the parts of a source that are there, whole, and made from the rows that its plan names."""
+    return tuple(i for i, _, mark in source.parts if _is_whole(part_path(folder, i), mark))
+
+
+def part_path(folder: Path, index: int) -> Path:
+    """Where the part of that index lies."""
+    return folder / f"part-{index:05d}.parquet"
+
+
+def _is_whole(path: Path, fingerprint: str) -> bool:
+    footer = read_footer(path)
+    return footer is not None and footer["fingerprint"] == fingerprint
 
 
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files whose process, on this host, is gone."""
-    for path in folder.glob(".part-*.tmp"):
-        host, pid = path.name.removesuffix(".tmp").rsplit(".", 2)[-2:]
-        if host == socket.gethostname() and not _is_alive(int(pid)):
+    ours = re.compile(re.escape(f".{socket.gethostname()}.") + r"(\d+)\.tmp")  # a host's name may hold dots
+    for path in folder.glob(".*.tmp"):
+        match = ours.search(path.name)
+        if match is not None and not _is_alive(int(match[1])):
             path.unlink(missing_ok=True)
 
 
@@ -177,9 +194,9 @@ def finish(folder: Path) -> None:
     Raises ValueError when a row is missing or doubled.
     """
     source = SourcePlan.read(folder)
-    present = [(i, rows) for i, rows, _ in source.parts if (folder / f"part-{i:05d}.parquet").exists()]
-    ids = [i for n, _ in present for i in pq.read_table(folder / f"part-{n:05d}.parquet", columns=[ID])[ID].to_pylist()]
-    expected = sum(rows for _, rows in present)
+    present = present_parts(folder, source)
+    ids = [i for n in present for i in pq.read_table(part_path(folder, n), columns=[ID])[ID].to_pylist()]
+    expected = sum(rows for i, rows, _ in source.parts if i in present)
     if len(ids) != expected or len(set(ids)) != expected:
         raise ValueError(
             f"expected {expected} rows with unique ids in {folder}, got {len(ids)} rows and {len(set(ids))} ids: "
@@ -192,7 +209,7 @@ def finish(folder: Path) -> None:
             "dataset": source.dataset,
             "rule": source.rule,
             "fingerprint": source.fingerprint(),
-            "parts": [i for i, _ in present],
+            "parts": list(present),
             "parts_of_dataset": len(source.parts),
             "proof": proof,
         },

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from safetensors.numpy import save_file
 from ..labels import LabelSpace
 from ..metrics import log_sum_exp
 from ..schema import EMBEDDINGS, ERROR, ID, IMAGE_SHA256, LABELS, LOGITS, OUTPUT_COLUMNS, Outputs
+from .parts import part_path, present_parts
 from .plan import SourcePlan, write_json
 
 LABEL_SPACE_FILE = "label_space.json"
@@ -62,7 +65,7 @@ def read_label_space(run: Path) -> LabelSpace:
 def write_heads(run: Path, heads: Mapping[str, HeadWeights]) -> None:
     """Store linear heads, so that corrections and zero-shot class lists need no model."""
     tensors = {f"{name}/{part}": getattr(head, part) for name, head in heads.items() for part in ("weight", "bias")}
-    temporary = run / f".{HEAD_FILE}.tmp"
+    temporary = run / f".{HEAD_FILE}.{socket.gethostname()}.{os.getpid()}.tmp"
     save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, temporary)
     temporary.replace(run / HEAD_FILE)
 
@@ -85,11 +88,11 @@ def read_source(folder: Path, wanted: Collection[int] | None = None, *, head: st
     plan = SourcePlan.read(folder)
     asked = [i for i, _, _ in plan.parts if wanted is None or i in wanted]
     columns = read_label_space(folder.parent).imagenet_1k_columns()
-    present = [i for i in asked if (folder / f"part-{i:05d}.parquet").exists()]
+    present = set(present_parts(folder, plan))
     pieces, failed, rows = [], [], {}
     weights = read_head(folder.parent, head or "imagenet-1k")
-    for i in present:
-        table = pq.read_table(folder / f"part-{i:05d}.parquet")
+    for i in (i for i in asked if i in present):
+        table = pq.read_table(part_path(folder, i))
         rows[i] = len(table)
         errors = table[ERROR].to_pylist()
         failed += [(key, error) for key, error in zip(table[ID].to_pylist(), errors, strict=True) if error is not None]

@@ -10,15 +10,15 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..benchmarks import Benchmark, Mode
 from ..models import ImageClassifier, ModelError, load_model, transform_for
-from ..models.base import weights_hash
+from ..models.base import Transform, weights_hash
 from ..predictions.parts import finish, remove_leftovers, source_folder
 from ..predictions.plan import PLAN_FILE, SOURCE_FILE, Plan, SourcePlan, settle, write_json
-from ..predictions.read import HeadWeights, write_heads, write_label_space
+from ..predictions.read import HEAD_FILE, HeadWeights, write_heads, write_label_space
 from .loop import Job, OnError, forward_parts
 from .needs import DataPlaces, Need, Needs, gather
 from .world import World, WorldError, is_launched, join_world
@@ -48,6 +48,13 @@ class RunOptions:
     dtype: str = "float32"
     on_error: OnError = "raise"
     trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "micro_batch", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                option = {"micro_batch": "batch-size"}.get(name, name)
+                raise ValueError(f"expected --{option} of at least 1, got {value}: leave it out for the usual value")
 
 
 def make_plan(model: ImageClassifier, options: RunOptions, device: str) -> Plan:
@@ -91,8 +98,6 @@ def evaluate(
     PictureFailedError where a picture cannot be read and options.on_error is "raise". A benchmark that this model
     cannot take leaves its reason in its request file.
     """
-    import torch
-
     model = load_model(
         name,
         checkpoint=options.checkpoint,
@@ -100,15 +105,15 @@ def evaluate(
         class_names=options.class_names,
         trust_remote_code=options.trust_remote_code,
     )
-    if options.features and "embeddings" not in model.heads:
+    if options.features:
         model = model.with_features()
     plan = make_plan(model, options, world.device)
     run = plan.folder(runs)
-    _settle_run(run, plan, model)
-    torch.set_num_threads(plan.threads)
-    model.module.to(world.device)
-    if plan.layout == "channels_last":
-        model.module.to(memory_format=torch.channels_last)
+    settle(plan, run / PLAN_FILE)
+    write_label_space(run, model.label_space)
+    _prepare(model, plan, world)
+    if world.rank == 0:
+        _write_heads(run, plan, model)
     failures = dict(needs.absent)
     jobs = []
     for need in needs.needs:
@@ -125,10 +130,22 @@ def evaluate(
     return run
 
 
-def _settle_run(run: Path, plan: Plan, model: ImageClassifier) -> None:
-    settle(plan, run / PLAN_FILE)
-    write_label_space(run, model.label_space)
-    if model.heads and (plan.features or plan.prompts is not None):
+def _prepare(model: ImageClassifier, plan: Plan, world: World) -> None:
+    """Threads, device, memory layout and arithmetic as the plan says."""
+    import torch
+
+    torch.set_num_threads(plan.threads)
+    if plan.device == "cuda":  # TF32 keeps 10 bits of a float32, and some algorithms add up in any order
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+    model.module.to(world.device)
+    if plan.layout == "channels_last":
+        model.module.to(memory_format=torch.channels_last)
+
+
+def _write_heads(run: Path, plan: Plan, model: ImageClassifier) -> None:
+    """The linear heads, by one process and once: those of a zero-shot model cost tens of thousands of texts."""
+    if model.heads and (plan.features or plan.prompts is not None) and not (run / HEAD_FILE).exists():
         write_heads(run, {name: HeadWeights(head.weight, head.bias) for name, head in model.heads.items()})
 
 
@@ -137,9 +154,9 @@ def _job(need: Need, model: ImageClassifier, plan: Plan, run: Path, options: Run
     folder = source_folder(run, need.dataset, need.rule.name)
     job = Job(
         folder, need.rows, need.wanted, transform, model, plan, world.device, options.on_error,
+        shapes=_probe(need, model, transform, world.device),
         decode_threads=1 if plan.device == "cpu" else min(8, os.cpu_count() or 1),
     )  # fmt: skip
-    _probe(job, need)
     source = SourcePlan(
         dataset=need.dataset,
         rule=need.rule.name,
@@ -154,18 +171,18 @@ def _job(need: Need, model: ImageClassifier, plan: Plan, run: Path, options: Run
     return job
 
 
-def _probe(job: Job, need: Need) -> None:
-    """One grey picture through transform and model: a size that the model cannot take is found before any work."""
+def _probe(need: Need, model: ImageClassifier, transform: Transform, device: str) -> dict[str, tuple[int, ...]]:
+    """The shape of each output for one picture; a size that the model cannot take is found before any work."""
     import torch
     from PIL import Image
 
-    pixels = job.transform(Image.new("RGB", (300, 300), (127, 127, 127))).unsqueeze(0).to(job.device)
+    pixels = transform(Image.new("RGB", (300, 300), (127, 127, 127))).unsqueeze(0).to(device)
     try:
         with torch.inference_mode():
-            job.model.forward(pixels)
+            return {name: tuple(values.shape[1:]) for name, values in model.forward(pixels).items()}
     except (RuntimeError, ValueError, AssertionError) as error:
         raise ModelError(
-            f"{job.model.name} cannot take the pictures of {need.dataset} under the rule {need.rule.name!r} "
+            f"{model.name} cannot take the pictures of {need.dataset} under the rule {need.rule.name!r} "
             f"({'x'.join(map(str, pixels.shape[2:]))} pixels): {str(error).splitlines()[0] if str(error) else error!r}"
         ) from error
 
@@ -192,10 +209,17 @@ def _forward(jobs: Sequence[Job], run: Path, world: World, meter: Meter) -> None
 
 def _log(run: Path, entry: dict[str, object]) -> None:
     """Times, hosts and versions: what may differ between two runs of one plan."""
-    libraries = {name: version(name) for name in ("hf-robust", "torch", "torchvision", "timm", "pillow", "pyarrow")}
+    libraries = {name: _version(name) for name in ("hf-robust", "torch", "torchvision", "timm", "pillow", "pyarrow")}
     facts = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "host": socket.gethostname()}
     with (run / _LOG_FILE).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps({**facts, **entry, "python": platform.python_version(), "versions": libraries}) + "\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout, or a model source that does not need it
+        return None
 
 
 def request_file(run: Path, benchmark: str, mode: Mode) -> Path:

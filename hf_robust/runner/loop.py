@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from ..predictions.plan import Plan
 
 if TYPE_CHECKING:
     import torch
+    from PIL.Image import Image
 
 OnError = Literal["raise", "record"]
 # Called with the number of pictures that were just done, and with minus that number once their part is on disk.
@@ -51,6 +52,7 @@ class Job:
     plan: Plan
     device: str
     on_error: OnError
+    shapes: Mapping[str, tuple[int, ...]]  # of each output for one picture
     decode_threads: int = 1
 
 
@@ -81,7 +83,7 @@ def _forward_part(job: Job, part: Part, progress: Progress) -> Any:
         tensors = [p.pixels for p in batch if p.pixels is not None]
         outputs.append(_run(job, tensors) if tensors else {})
         progress(len(batch))
-    columns = _gather(pictures, outputs)
+    columns = _gather(job, pictures, outputs)
     _check_finite(job, part, pictures, columns)
     return part_table(job.rows.table, part, [p.sha256 for p in pictures], [p.error for p in pictures], columns)
 
@@ -105,7 +107,7 @@ def _picture(job: Job, row: int) -> Picture:
         raise PictureFailedError(f"expected to read {name}, got {error}: is the data still where it was?") from error
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        return Picture(sha256, job.transform(decode(data)), None)
+        return Picture(sha256, _pixels(job, decode(data)), None)
     except PictureError as error:
         if job.on_error == "raise":
             raise PictureFailedError(
@@ -115,7 +117,32 @@ def _picture(job: Job, row: int) -> Picture:
         return Picture(sha256, None, str(error))
 
 
+def _pixels(job: Job, picture: Image) -> torch.Tensor:
+    try:
+        return job.transform(picture)
+    except Exception as error:  # a transform may be anybody's code, and some pictures are one pixel wide
+        raise PictureError(f"{type(error).__name__} in the transform: {error}") from error
+
+
 def _run(job: Job, tensors: Sequence[torch.Tensor]) -> dict[str, NDArray[np.float32]]:
+    """The outputs of one micro-batch; ModelError where the model fails or does not give one row a picture."""
+    try:
+        outputs = _forward(job, tensors)
+    except RuntimeError as error:  # out of memory, most of all
+        raise ModelError(
+            f"{job.model.name} failed on a batch of {len(tensors)} pictures of {job.rows.dataset}: "
+            f"{(str(error).splitlines() or [repr(error)])[0]}; if memory ran out, give a smaller --batch-size"
+        ) from error
+    for name, values in outputs.items():
+        if values.shape != (len(tensors), *job.shapes[name]):
+            raise ModelError(
+                f"{job.model.name}: expected {name} of shape {(len(tensors), *job.shapes[name])}, one row a picture, "
+                f"got {values.shape}: its forward must treat the pictures of a batch one by one"
+            )
+    return outputs
+
+
+def _forward(job: Job, tensors: Sequence[torch.Tensor]) -> dict[str, NDArray[np.float32]]:
     import torch
 
     batch = torch.stack(list(tensors)).to(job.device)
@@ -128,15 +155,15 @@ def _run(job: Job, tensors: Sequence[torch.Tensor]) -> dict[str, NDArray[np.floa
     return {name: values.float().cpu().numpy() for name, values in outputs.items()}
 
 
-def _gather(pictures: Sequence[Picture], outputs: Iterable[dict[str, NDArray[np.float32]]]) -> dict[str, Any]:
+def _gather(
+    job: Job, pictures: Sequence[Picture], outputs: Iterable[dict[str, NDArray[np.float32]]]
+) -> dict[str, NDArray[np.float32]]:
     """One array a column with a row for every picture; rows that failed hold zeros and are nulled when written."""
     filled = [o for o in outputs if o]
     good = np.array([p.error is None for p in pictures])
-    columns = {}
-    for name in filled[0] if filled else ():
-        values = np.concatenate([o[name] for o in filled])
-        columns[name] = np.zeros((len(pictures), *values.shape[1:]), np.float32)
-        columns[name][good] = values
+    columns = {name: np.zeros((len(pictures), *shape), np.float32) for name, shape in job.shapes.items()}
+    for name in columns if filled else ():
+        columns[name][good] = np.concatenate([o[name] for o in filled])
     return columns
 
 

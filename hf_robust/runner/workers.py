@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from .world import WORKER_RANK, WORKER_WORLD
+from .world import WORKER_PARENT, WORKER_RANK, WORKER_WORLD
 
 PICTURES_WORTH_A_PROCESS = 100  # below, starting Python and loading the model costs more than it saves
 MEMORY_PER_PROCESS = 2 << 30
@@ -54,6 +54,7 @@ def workers(arguments: Sequence[str], size: int) -> Iterator[list[str]]:
 
 def _start(arguments: Sequence[str], rank: int, size: int) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     errors = tempfile.TemporaryFile()  # noqa: SIM115  closed when the worker has ended
-    environment = {**os.environ, WORKER_RANK: str(rank), WORKER_WORLD: str(size), "OMP_NUM_THREADS": "1"}
+    place = {WORKER_RANK: str(rank), WORKER_WORLD: str(size), WORKER_PARENT: str(os.getpid())}
+    environment = {**os.environ, **place, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "hf_robust", *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors), errors

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # Set for the workers that `evaluate --processes` starts itself; they share nothing but the folder.
-WORKER_RANK, WORKER_WORLD = "HF_ROBUST_RANK", "HF_ROBUST_WORLD"
+WORKER_RANK, WORKER_WORLD, WORKER_PARENT = "HF_ROBUST_RANK", "HF_ROBUST_WORLD", "HF_ROBUST_PARENT"
 
 
 class WorldError(RuntimeError):
@@ -35,6 +38,7 @@ def join_world(device: str | None = None, processes: int | None = None) -> World
     processes  number asked for; None: whatever the launcher says.
     """
     if WORKER_RANK in os.environ:
+        _end_with(int(os.environ[WORKER_PARENT]))
         return World(int(os.environ[WORKER_RANK]), int(os.environ[WORKER_WORLD]), _device(device))
     from accelerate import PartialState
 
@@ -46,6 +50,17 @@ def join_world(device: str | None = None, processes: int | None = None) -> World
     if asked is not None and processes is None and asked != state.num_processes:
         raise WorldError(_wrong_world(asked, state.num_processes))
     return World(state.process_index, state.num_processes, device if device and ":" in device else _index(state.device))
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone: a killed run leaves no workers behind that go on computing."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)  # nothing to tidy: what is half written is a temporary file
+
+    threading.Thread(target=watch, name="hf-robust-parent", daemon=True).start()
 
 
 def _wrong_world(asked: int, got: int) -> str:
@@ -87,7 +102,8 @@ def _asked_of_launcher(command: Sequence[str]) -> int | None:
     >>> _asked_of_launcher(["python", "/bin/accelerate", "launch", "--cpu", "--num_processes", "2", "x.py"])
     2
     """
-    if not any("accelerate" in word for word in command[:3]) or "launch" not in command:
+    words = command[:4]  # python, then `accelerate launch`, `accelerate-launch` or `-m accelerate.commands.launch`
+    if not any("accelerate" in word for word in words) or not any(re.search(r"\blaunch(\.py)?$", w) for w in words):
         return None
     for word, following in zip(command, (*command[1:], ""), strict=True):
         name, _, value = word.replace("-", "_").partition("=")
