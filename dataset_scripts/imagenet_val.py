@@ -1,46 +1,18 @@
 """Builds the ImageNet validation set on this machine.
 
-    python dataset_scripts/imagenet_val.py --source PATH_OR_URL [--allow-incomplete] [--out DIR] [--devkit FILE]
+    python dataset_scripts/imagenet_val.py --source PATH_OR_URL [--allow-incomplete] [--out DIR]
 
-Afterwards `load_dataset("hf_robust/imagenet-val")` works offline from any folder.
-Where the archive lies, its counts and how a path becomes a row: hf_robust/builders/imagenet_val.py.
+50,000 pictures of 1,000 classes (ILSVRC 2012), for controls and in-distribution pictures; never published from here. From
+wnid folders, from the flat ILSVRC2012_img_val.tar with the devkit (`--devkit`), or from the gated Hub set
+(`--source hf://ILSVRC/imagenet-1k`). A folder of wnid folders needs no build: `hf-robust evaluate --imagenet-val FOLDER`.
+
+Afterwards `load_dataset("hf_robust/imagenet-val")` works offline from any folder. The same as `hf-robust build imagenet-val`;
+counts, checksum and how a path becomes a row: hf_robust/builders/imagenet_val.py.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
-from pathlib import Path
 
-from hf_robust.builders import BuildError, build
-
-
-def main() -> int:
-    """Exit code 0 once the data set is built; 1 with the reason on stderr."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument(
-        "--source", required=True, help="class folders, the official tar (with --devkit), or hf://ILSVRC/imagenet-1k"
-    )
-    parser.add_argument("--allow-incomplete", action="store_true", help="build what is usable, marked as incomplete")
-    parser.add_argument("--out", type=Path, help="a folder in place of the cache of datasets")
-    parser.add_argument("--devkit", type=Path, help="ILSVRC2012_devkit_t12.tar.gz, for the flat official tar")
-    arguments = parser.parse_args()
-    try:
-        built = build(
-            "imagenet-val",
-            arguments.source,
-            allow_incomplete=arguments.allow_incomplete,
-            out=arguments.out,
-            devkit=arguments.devkit,
-        )
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{built.name}: {built.rows:,} pictures, {'complete' if built.complete else 'INCOMPLETE'}, in {built.path}")
-    for difference in built.differences:
-        print(f"  {difference}")
-    return 0
-
+from hf_robust.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["build", "imagenet-val", *sys.argv[1:]]))

@@ -2,38 +2,17 @@
 
     python dataset_scripts/spurious_imagenet.py --source PATH_OR_URL [--allow-incomplete] [--out DIR]
 
-Afterwards `load_dataset("hf_robust/spurious-imagenet")` works offline from any folder.
-Where the archive lies, its counts and how a path becomes a row: hf_robust/builders/spurious_imagenet.py.
+100 classes with 75 square pictures each that show only a spurious feature of the class (arXiv 2212.04871). The official
+archive is images_100_classes.zip, one folder a (class, component). No checksum is published, so the first build records
+its SHA-256.
+
+Afterwards `load_dataset("hf_robust/spurious-imagenet")` works offline from any folder. The same as `hf-robust build spurious-imagenet`;
+counts, checksum and how a path becomes a row: hf_robust/builders/spurious_imagenet.py.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
-from pathlib import Path
 
-from hf_robust.builders import BuildError, build
-
-
-def main() -> int:
-    """Exit code 0 once the data set is built; 1 with the reason on stderr."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--source", required=True, help="tar, tar.gz, zip, folder, address, or 'official'")
-    parser.add_argument("--allow-incomplete", action="store_true", help="build what is usable, marked as incomplete")
-    parser.add_argument("--out", type=Path, help="a folder in place of the cache of datasets")
-    arguments = parser.parse_args()
-    try:
-        built = build(
-            "spurious-imagenet", arguments.source, allow_incomplete=arguments.allow_incomplete, out=arguments.out
-        )
-    except BuildError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{built.name}: {built.rows:,} pictures, {'complete' if built.complete else 'INCOMPLETE'}, in {built.path}")
-    for difference in built.differences:
-        print(f"  {difference}")
-    return 0
-
+from hf_robust.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["build", "spurious-imagenet", *sys.argv[1:]]))

@@ -15,7 +15,7 @@ from .labels import imagenet_1k_names
 from .metrics import wilson
 from .predictions.parts import is_source_folder, source_folder
 from .predictions.plan import PLAN_FILE
-from .predictions.read import SourceRead, read_head, read_label_space, read_source
+from .predictions.read import SourceRead, has_head, read_label_space, read_source
 
 CHANCE_BELOW = 0.05
 VALIDATION_PICTURES_PER_CLASS = 50
@@ -102,7 +102,7 @@ def _values(benchmark: Benchmark, view: Any) -> Iterator[tuple[str, str | None, 
 
 
 def _load(run: Path, benchmark: Benchmark, mode: Mode) -> Loaded:
-    zero_shot = benchmark.zero_shot is not None and read_head(run, benchmark.zero_shot.head) is not None
+    zero_shot = benchmark.zero_shot is not None and has_head(run, benchmark.zero_shot.head)
     reads: dict[Role, SourceRead] = {}
     notes: list[str] = []
     for source in benchmark.sources:

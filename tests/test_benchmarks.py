@@ -418,7 +418,7 @@ def test_a_class_without_an_output_is_left_out_and_named() -> None:
     """850 is the one class of ImageNet-1k that the 21,841-way list lacks."""
     logits = np.zeros((2, 1000), np.float32)
     logits[:, 850], logits[0, 3] = -np.inf, 4
-    view = spurious(logits, [3, 850], logits[::-1], [850, 3])
+    view = spurious(logits, [3, 850], logits[[1, 1]], [850, 3])
     assert view.left_out == (850,)
     assert "850 teddy" in m.spurious_score(view).details["left_out"]
     assert m.spurious_score(view).value == 1.0  # class 3 alone

@@ -84,18 +84,19 @@ def build(options: argparse.Namespace) -> int:
     """Build a data set and say where it is."""
     from .. import builders
 
-    with progress_of(console_of()) as meter:
+    with progress_of(console_of()) as meter_of:
         built = builders.build(
             options.benchmark,
             options.source,
             allow_incomplete=options.allow_incomplete,
             out=options.out,
             devkit=options.devkit,
-            progress=lambda done, total: meter(f"build {options.benchmark}")(done, total),
+            progress=meter_of(f"build {options.benchmark}"),
         )
     for difference in built.differences:
         print(f"incomplete: {difference}", file=sys.stderr)
-    print(f"{built.name}: {built.rows:,} pictures, fingerprint {built.fingerprint[:12]}, in {built.path}")
+    state = "complete" if built.complete else f"INCOMPLETE ({len(built.differences)} differences)"
+    print(f"{built.name}: {built.rows:,} pictures, {state}, fingerprint {built.fingerprint[:12]}, in {built.path}")
     if options.out is None:
         print(f'load it anywhere on this machine: load_dataset("hf_robust/{built.name}")')
     return 0

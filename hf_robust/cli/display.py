@@ -40,17 +40,17 @@ def progress_of(console: Console, *, silent: bool = False) -> Iterator[Callable[
     rate = TextColumn("{task.fields[rate]}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
     with Progress(*columns, console=console, disable=silent) as progress:
-        tasks: dict[str, Any] = {}
 
-        def meter(name: str) -> Meter:
-            if name not in tasks:
-                tasks[name] = progress.add_task(name[-40:], rate="", total=None)
+        def meter_of(name: str) -> Meter:
+            tasks: list[Any] = []
 
             def tick(done: int, total: int) -> None:
-                speed = progress.tasks[tasks[name]].speed
+                if not tasks:
+                    tasks.append(progress.add_task(name[-40:], rate="", total=total))
+                speed = progress.tasks[tasks[0]].speed
                 text = f"{speed:.1f} pictures/s" if speed else ""
-                progress.update(tasks[name], completed=done, total=total, rate=text)
+                progress.update(tasks[0], completed=done, total=total, rate=text)
 
             return tick
 
-        yield meter
+        yield meter_of

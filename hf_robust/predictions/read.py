@@ -24,7 +24,7 @@ from .parts import part_path, present_parts
 from .plan import SourcePlan, write_json
 
 LABEL_SPACE_FILE = "label_space.json"
-HEAD_FILE = "head.safetensors"
+HEADS_FOLDER = "heads"
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,30 @@ def read_label_space(run: Path) -> LabelSpace:
 
 
 def write_heads(run: Path, heads: Mapping[str, HeadWeights]) -> None:
-    """Store linear heads, so that corrections and zero-shot class lists need no model."""
-    tensors = {f"{name}/{part}": getattr(head, part) for name, head in heads.items() for part in ("weight", "bias")}
-    temporary = run / f".{HEAD_FILE}.{socket.gethostname()}.{os.getpid()}.tmp"
-    save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, temporary)
-    temporary.replace(run / HEAD_FILE)
+    """Store linear heads, a file each, so that corrections and zero-shot class lists need no model."""
+    (run / HEADS_FOLDER).mkdir(parents=True, exist_ok=True)
+    for name, head in heads.items():
+        tensors = {"weight": np.ascontiguousarray(head.weight), "bias": np.ascontiguousarray(head.bias)}
+        temporary = _head_file(run, name).with_suffix(f".{socket.gethostname()}.{os.getpid()}.tmp")
+        save_file(tensors, temporary)
+        temporary.replace(_head_file(run, name))
+
+
+def has_head(run: Path, name: str) -> bool:
+    """Whether the run stores a head of that name."""
+    return _head_file(run, name).exists()
 
 
 def read_head(run: Path, name: str) -> HeadWeights | None:
     """The stored head of that name; None where the run has none."""
-    if not (run / HEAD_FILE).exists():
+    if not has_head(run, name):
         return None
-    with safe_open(run / HEAD_FILE, framework="numpy") as file:
-        if f"{name}/weight" not in file.keys():  # noqa: SIM118  a safetensors file is no mapping
-            return None
-        return HeadWeights(file.get_tensor(f"{name}/weight"), file.get_tensor(f"{name}/bias"))
+    with safe_open(_head_file(run, name), framework="numpy") as file:
+        return HeadWeights(file.get_tensor("weight"), file.get_tensor("bias"))
+
+
+def _head_file(run: Path, name: str) -> Path:
+    return run / HEADS_FOLDER / f"{name}.safetensors"
 
 
 def read_source(folder: Path, wanted: Collection[int] | None = None, *, head: str | None = None) -> SourceRead:

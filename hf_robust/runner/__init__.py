@@ -18,7 +18,7 @@ from ..models import ImageClassifier, ModelError, load_model, transform_for
 from ..models.base import Transform, weights_hash
 from ..predictions.parts import finish, remove_leftovers, source_folder
 from ..predictions.plan import PLAN_FILE, SOURCE_FILE, Plan, SourcePlan, settle, write_json
-from ..predictions.read import HEAD_FILE, HeadWeights, write_heads, write_label_space
+from ..predictions.read import HeadWeights, has_head, write_heads, write_label_space
 from .loop import Job, OnError, forward_parts
 from .needs import DataPlaces, Need, Needs, gather
 from .world import World, WorldError, is_launched, join_world
@@ -113,7 +113,7 @@ def evaluate(
     write_label_space(run, model.label_space)
     _prepare(model, plan, world)
     if world.rank == 0:
-        _write_heads(run, plan, model)
+        _write_heads(run, plan, model, benchmarks)
     failures = dict(needs.absent)
     jobs = []
     for need in needs.needs:
@@ -143,10 +143,15 @@ def _prepare(model: ImageClassifier, plan: Plan, world: World) -> None:
         model.module.to(memory_format=torch.channels_last)
 
 
-def _write_heads(run: Path, plan: Plan, model: ImageClassifier) -> None:
-    """The linear heads, by one process and once: those of a zero-shot model cost tens of thousands of texts."""
-    if model.heads and (plan.features or plan.prompts is not None) and not (run / HEAD_FILE).exists():
-        write_heads(run, {name: HeadWeights(head.weight, head.bias) for name, head in model.heads.items()})
+def _write_heads(run: Path, plan: Plan, model: ImageClassifier, benchmarks: Sequence[Benchmark]) -> None:
+    """The linear heads that these benchmarks use, by one process and once: a zero-shot head costs thousands of texts."""
+    if plan.prompts is not None:
+        names = {b.zero_shot.head if b.zero_shot is not None else "imagenet-1k" for b in benchmarks}
+    else:
+        names = {"classifier"} if plan.features else set()
+    for name in sorted(names):
+        if not has_head(run, name):
+            write_heads(run, {name: HeadWeights(model.heads[name].weight, model.heads[name].bias)})
 
 
 def _job(need: Need, model: ImageClassifier, plan: Plan, run: Path, options: RunOptions, world: World) -> Job:
