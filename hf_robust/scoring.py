@@ -108,13 +108,14 @@ def _load(run: Path, benchmark: Benchmark, mode: Mode) -> Loaded:
     for source in benchmark.sources:
         head = benchmark.zero_shot.head if zero_shot and benchmark.zero_shot is not None else None
         found = _read(run, source, mode, head)
-        if found is not None and not (source.optional and (found.absent or not len(found.outputs))):
+        if found is not None and len(found.outputs) and not (source.optional and found.absent):
             reads[source.role] = found
         elif source.optional:
             notes.append(f"{source.role} not run: {_why_not(source, found)}")
         else:
             raise LookupError(
-                f"no predictions of {source.dataset} under the rule {source.rule_for(mode).name!r} in {run}"
+                f"no predictions of {source.dataset} under the rule {source.rule_for(mode).name!r} in {run}: "
+                f"{_why_not(source, found)}"
             )
     roles = {
         s.role: _relabel(reads[s.role].outputs, s, benchmark, zero_shot) for s in benchmark.sources if s.role in reads
@@ -132,7 +133,10 @@ def _read(run: Path, source: Source, mode: Mode, head: str | None) -> SourceRead
 def _why_not(source: Source, found: SourceRead | None) -> str:
     if found is None:
         return f"no {source.dataset} pictures were given"
-    return f"{len(found.absent)} of its {len(found.absent) + len(found.rows_by_part)} classes have no predictions yet"
+    if not found.absent:
+        return f"{len(found.failed)} pictures of its classes were given and none could be read"
+    parts = "classes" if found.plan.cut == "class" else "parts"
+    return f"{len(found.absent)} of its {len(found.absent) + len(found.rows_by_part)} {parts} have no predictions yet"
 
 
 def _relabel(outputs: Outputs, source: Source, benchmark: Benchmark, zero_shot: bool) -> Outputs:

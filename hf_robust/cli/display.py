@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ..runner import Meter
 
 DATA_HELP = "where `build --out` put the data sets (default: this machine's data set cache)"
+SECONDS_BETWEEN_LINES = 10
 CHANCE_HELP = "report numbers of a model whose control is near chance"
 
 
@@ -34,23 +36,44 @@ def console_of(*, stderr: bool = True) -> Console:
 
 @contextmanager
 def progress_of(console: Console, *, silent: bool = False) -> Iterator[Callable[[str], Meter]]:
-    """A progress display; yields a function that gives each named piece of work its meter."""
+    """A progress display; yields a function that gives each named piece of work its meter.
+
+    Bars with rate and remaining time on a terminal; elsewhere (a log, a pipe) a line every SECONDS_BETWEEN_LINES.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    if silent or not console.is_terminal:
+        yield lambda name: _lines(console, name, silent)
+        return
     rate = TextColumn("{task.fields[rate]}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=silent) as progress:
+    with Progress(*columns, console=console) as progress:
 
         def meter_of(name: str) -> Meter:
-            tasks: list[Any] = []
+            task = progress.add_task(name[-40:], rate="", total=None)
 
             def tick(done: int, total: int) -> None:
-                if not tasks:
-                    tasks.append(progress.add_task(name[-40:], rate="", total=total))
-                speed = progress.tasks[tasks[0]].speed
+                speed = progress.tasks[task].speed
                 text = f"{speed:.1f} pictures/s" if speed else ""
-                progress.update(tasks[0], completed=done, total=total, rate=text)
+                progress.update(task, completed=done, total=total, rate=text)
 
             return tick
 
         yield meter_of
+
+
+def _lines(console: Console, name: str, silent: bool) -> Meter:
+    began = said = time.monotonic()
+    first: int | None = None
+
+    def tick(done: int, total: int) -> None:
+        nonlocal first, said
+        first = done if first is None else first
+        now = time.monotonic()
+        if silent or now - said < SECONDS_BETWEEN_LINES:
+            return
+        said, speed = now, (done - first) / (now - began)
+        left = f", {(total - done) / speed / 60:.0f} min left" if speed else ""
+        console.print(f"{name}: {done:,} of {total:,} pictures, {speed:.1f}/s{left}", markup=False, highlight=False)
+
+    return tick
