@@ -170,7 +170,7 @@ def _from_hub(dataset: str, repo: str) -> Rows:
         raise MissingDataError(f"{repo} is gated: accept its terms at {page}, then run `hf auth login`") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise MissingDataError(f"expected a folder or a data set on the Hub, got {repo!r}, which is neither") from error
-    except (OSError, RuntimeError) as error:
+    except Exception as error:  # the HTTP client, and so its errors, differ between versions of huggingface_hub
         raise MissingDataError(
             f"{dataset} is not on this machine and the Hub cannot be reached ({type(error).__name__}): "
             f"hf-robust build {dataset} --source PATH"

@@ -205,7 +205,9 @@ def test_a_mask_out_of_order_still_meets_its_own_labels() -> None:
 
 def test_a_label_outside_the_mask_is_named_with_its_id() -> None:
     view = Classification.of({"test": outputs(np.zeros((3, 4)), [0, 3, 2], ids=["a", "b/0.png", "c"])}, (0, 1))
-    with pytest.raises(ValueError, match=r"2 of 3 labels are outside the 2 classes, the first at id 'b/0.png' \(label 3"):
+    with pytest.raises(
+        ValueError, match=r"2 of 3 labels are outside the 2 classes, the first at id 'b/0.png' \(label 3"
+    ):
         m.top1_accuracy(view)
 
 

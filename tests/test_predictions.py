@@ -148,8 +148,11 @@ def test_a_set_of_classes_is_cut_into_one_part_a_class() -> None:
 def test_a_fingerprint_sees_id_key_label_and_group() -> None:
     table = RowTable(("a",), ("k",), ((1,),), {"g": [3]})
     others = (
-        replace(table, ids=("b",)), replace(table, keys=("l",)), replace(table, labels=((2,),)), replace(table, groups={"g": [4]}),
-    )  # fmt: skip
+        replace(table, ids=("b",)),
+        replace(table, keys=("l",)),
+        replace(table, labels=((2,),)),
+        replace(table, groups={"g": [4]}),
+    )
     marks = {cut(t, by_class=False)[0].fingerprint for t in (table, *others)}
     assert len(marks) == 5
     text = '["a","k",[1],{"g":3}]\n'

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plain_metrics as plain
 import pytest
 from run_folder import Source, peaked, plan_fields, write_run
-from scipy.special import log_softmax
 from scipy.stats import binomtest
-from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve, top_k_accuracy_score
+from sklearn.metrics import average_precision_score, top_k_accuracy_score
 
 from hf_robust.benchmarks import Value, benchmark, benchmarks
 from hf_robust.labels import imagenet_1k_names, imagenet_d_categories, label_space, spurious_classes
@@ -52,38 +52,6 @@ def draw(seed: int, labels: list[int], *, right: float, width: int = 1000) -> np
     return (np.round(4 * logits) / 4).astype(np.float32)
 
 
-# --- second computations
-
-
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    return np.exp(log_softmax(logits.astype(np.float64), axis=1))
-
-
-def naive_calibration(confidence: np.ndarray, correct: np.ndarray, *, skip_last: bool) -> float:
-    """Bins of 100 by rising confidence, the last takes the remainder; equal confidences share their mean accuracy."""
-    if not skip_last:
-        correct = np.array([correct[confidence == c].mean() for c in confidence])
-    order = np.argsort(confidence)
-    n, bins = len(order), len(order) // 100
-    total = 0.0
-    for b in range(bins - 1 if skip_last else bins):
-        rows = order[100 * b : 100 * (b + 1) if b < bins - 1 else n]
-        total += len(rows) / n * (confidence[rows].mean() - correct[rows].mean()) ** 2
-    return float(np.sqrt(total))
-
-
-def naive_aurra(confidence: np.ndarray, correct: np.ndarray) -> float:
-    """Mean over many random orders of tied rows would be the expectation; here: mean accuracy of each tie, spread."""
-    correct = np.array([correct[confidence == c].mean() for c in confidence])
-    order = np.argsort(-confidence)
-    return float(np.mean([correct[order[: i + 1]].mean() for i in range(len(order))]))
-
-
-def naive_fpr95(is_ood: np.ndarray, scores: np.ndarray) -> float:
-    fpr, tpr, _ = roc_curve(is_ood, scores, drop_intermediate=False)
-    return float(fpr[tpr >= 0.95].min())
-
-
 # --- every number
 
 
@@ -98,15 +66,15 @@ def test_imagenet_a_against_scipy_and_plain_loops(tmp_path: Path) -> None:
         [Source("imagenet-a", [[k] for k in labels], test), Source("imagenet-val", [[k] for k in clean], control)],
     )  # fmt: skip
     results = scored(tmp_path)
-    p = probabilities(test[:, list(A)])
+    p = plain.probabilities(test[:, list(A)])
     correct = np.array(A)[p.argmax(axis=1)] == labels
     confidence = p.max(axis=1)
     clean_correct = np.array(A)[control[:, list(A)].argmax(axis=1)] == clean
     expected = {
         "top1_accuracy": correct.mean(),
         "top1_accuracy_1000": (test.argmax(axis=1) == labels).mean(),
-        "rms_calibration_error": naive_calibration(confidence, correct, skip_last=False),
-        "aurra": naive_aurra(confidence, correct),
+        "rms_calibration_error": plain.calibration(confidence, correct, skip_last=False),
+        "aurra": plain.aurra(confidence, correct),
         "control_top1_accuracy": clean_correct.mean(),
         "accuracy_drop": clean_correct.mean() - correct.mean(),
     }
@@ -123,10 +91,10 @@ def test_the_released_calibration_error_against_a_plain_loop(tmp_path: Path) -> 
     labels = [A[i % 200] for i in range(350)]
     logits = np.random.default_rng(3).normal(scale=2, size=(350, 1000)).astype(np.float32)  # no ties
     write_run(tmp_path, ["imagenet-a"], [Source("imagenet-a", [[k] for k in labels], logits)])
-    p = probabilities(logits[:, list(A)])
+    p = plain.probabilities(logits[:, list(A)])
     correct = np.array(A)[p.argmax(axis=1)] == labels
     for metric, skip_last in (("rms_calibration_error", False), ("rms_calibration_error_released_code", True)):
-        expected = naive_calibration(p.max(axis=1), correct, skip_last=skip_last)
+        expected = plain.calibration(p.max(axis=1), correct, skip_last=skip_last)
         assert row(scored(tmp_path), metric)["value"] == pytest.approx(expected, abs=1e-12)
 
 
@@ -142,14 +110,9 @@ def test_imagenet_o_against_scikit_learn(tmp_path: Path) -> None:
             Source("imagenet-val", [[k] for k in known], inside),
         ],
     )  # fmt: skip
-    both = np.concatenate([inside, outside])[:, list(O)]
-    anomaly, is_ood = -probabilities(both).max(axis=1), np.repeat([0, 1], [300, 90])
-    assert len(set(anomaly.round(12))) < 390  # there are ties
     results = scored(tmp_path)
     expected = {
-        "aupr": average_precision_score(is_ood, anomaly),
-        "auroc": roc_auc_score(is_ood, anomaly),
-        "fpr95": naive_fpr95(is_ood, anomaly),
+        **plain.detection(inside[:, list(O)], outside[:, list(O)]),
         "id_accuracy": (np.array(O)[inside[:, list(O)].argmax(axis=1)] == known).mean(),
     }
     for metric, value in expected.items():
@@ -178,14 +141,8 @@ def test_spurious_imagenet_against_scikit_learn(tmp_path: Path) -> None:
             ),
         ],
     )  # fmt: skip
-    p = np.concatenate([probabilities(validation), probabilities(pictures)])
-    classes_of, positive = np.array(own + shown), np.repeat([1, 0], [300, 400])
-    mine = p[np.arange(700), classes_of]
-    groups = [classes_of == k for k in classes]
     expected = {
-        "spurious_score": np.mean([average_precision_score(positive[g], mine[g]) for g in groups]),
-        "spurious_auroc": np.mean([roc_auc_score(positive[g], mine[g]) for g in groups]),
-        "spurious_joint_ap": average_precision_score(positive, mine),
+        **plain.spurious(own, validation, shown, pictures),
         "validation_top1_accuracy": (validation.argmax(axis=1) == own).mean(),
     }
     results = scored(tmp_path)
@@ -232,10 +189,10 @@ def test_imagenet_val_over_all_classes(tmp_path: Path) -> None:
     logits = draw(10, labels, right=0.7)
     write_run(tmp_path, ["imagenet-val"], [Source("imagenet-val", [[k] for k in labels], logits)])
     results = scored(tmp_path)
-    p, correct = probabilities(logits), logits.argmax(axis=1) == labels
+    p, correct = plain.probabilities(logits), logits.argmax(axis=1) == labels
     assert row(results, "top1_accuracy")["value"] == correct.mean()
-    assert row(results, "aurra")["value"] == pytest.approx(naive_aurra(p.max(axis=1), correct))
-    expected = naive_calibration(p.max(axis=1), correct, skip_last=False)
+    assert row(results, "aurra")["value"] == pytest.approx(plain.aurra(p.max(axis=1), correct))
+    expected = plain.calibration(p.max(axis=1), correct, skip_last=False)
     assert row(results, "rms_calibration_error")["value"] == pytest.approx(expected)
 
 
@@ -281,7 +238,9 @@ def validation(classes: Sequence[int], each: int = 1, *, right: bool = True, **c
 
 
 def small_o(n: int = 20, **changes: Any) -> Source:
-    return Source("imagenet-o", [[]] * n, np.zeros((n, 1000)), {"confused_with": [i % 200 for i in range(n)]}, **changes)
+    return Source(
+        "imagenet-o", [[]] * n, np.zeros((n, 1000)), {"confused_with": [i % 200 for i in range(n)]}, **changes
+    )
 
 
 def test_every_result_has_the_fields_of_the_contract_and_is_plain_json(tmp_path: Path) -> None:
@@ -295,7 +254,9 @@ def test_every_result_has_the_fields_of_the_contract_and_is_plain_json(tmp_path:
     assert sum(r["headline"] for r in good) == 2
     assert all(set(r["plan"]) <= plan_fields() for r in good)
     for r in good:
-        assert {"class_mask", "preprocessing", "preprocessing_mode", "rules", "rows", "label_space"} <= set(r["protocol"])
+        assert {"class_mask", "preprocessing", "preprocessing_mode", "rules", "rows", "label_space"} <= set(
+            r["protocol"]
+        )
 
 
 def test_a_failed_model_and_a_failed_benchmark_stay_as_rows_with_their_reason(tmp_path: Path) -> None:
@@ -323,7 +284,9 @@ def test_an_incomplete_build_marks_every_row_and_says_what_differs(tmp_path: Pat
     write_run(tmp_path, ["imagenet-a"], [small_a(complete=False, differences=("20 pictures, official 7,500",))])
     results = scored(tmp_path)
     assert not any(r["complete"] for r in results)
-    assert all(any("imagenet-a" in note and "20 pictures, official 7,500" in note for note in r["notes"]) for r in results)
+    assert all(
+        any("imagenet-a" in note and "20 pictures, official 7,500" in note for note in r["notes"]) for r in results
+    )
 
 
 def test_fewer_than_50_validation_pictures_in_one_class_are_incomplete_and_named(tmp_path: Path) -> None:
@@ -375,13 +338,14 @@ def test_pictures_that_failed_are_counted_named_and_out_of_the_denominator(tmp_p
     accuracy = row(scored(tmp_path), "top1_accuracy")
     assert (accuracy["n"], accuracy["n_failed"], accuracy["value"], accuracy["complete"]) == (18, 2, 1.0, False)
     assert any(
-        note == "2 pictures of imagenet-a could not be read, the first 'imagenet-a/3.png' (OSError: image file is truncated)"
+        note
+        == "2 pictures of imagenet-a could not be read, the first 'imagenet-a/3.png' (OSError: image file is truncated)"
         for note in accuracy["notes"]
     )
 
 
 def test_a_part_in_which_every_picture_failed_changes_nothing_else(tmp_path: Path) -> None:
-    broken = {i: "no picture" for i in range(100, 200)}
+    broken = dict.fromkeys(range(100, 200), "no picture")
     write_run(tmp_path, ["imagenet-a"], [small_a(250, errors=broken)])
     accuracy = row(scored(tmp_path), "top1_accuracy")
     assert (accuracy["n"], accuracy["n_failed"], accuracy["value"]) == (150, 100, 1.0)
@@ -402,7 +366,11 @@ def test_without_validation_o_and_spurious_are_failures_with_that_reason(tmp_pat
     pictures = {
         "imagenet-o": small_o(),
         "spurious-imagenet": Source(
-            "spurious-imagenet", [[]], np.zeros((1, 1000)), {"spurious_class": [0], "component": [1]}, rule="spurious-image"
+            "spurious-imagenet",
+            [[]],
+            np.zeros((1, 1000)),
+            {"spurious_class": [0], "component": [1]},
+            rule="spurious-image",
         ),
     }
     write_run(tmp_path, [name], [pictures[name]])
@@ -545,7 +513,9 @@ def test_an_unknown_benchmark_in_a_run_is_a_row_with_its_reason(tmp_path: Path) 
 
 
 def test_a_folder_that_is_none_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="expected a folder that `hf-robust evaluate --out` wrote, got .*nowhere"):
+    with pytest.raises(
+        FileNotFoundError, match="expected a folder that `hf-robust evaluate --out` wrote, got .*nowhere"
+    ):
         scored(tmp_path / "nowhere")
 
 
@@ -588,9 +558,9 @@ def test_the_spurious_probability_of_a_21k_head_is_over_all_its_outputs(tmp_path
         ],
         space=space,
     )  # fmt: skip
-    p = probabilities(logits)[:, columns[0]]
+    p = plain.probabilities(logits)[:, columns[0]]
     expected = average_precision_score(np.repeat([1, 0], 20), p)
-    over_1k = probabilities(logits[:, columns[columns >= 0]])[:, 0]
+    over_1k = plain.probabilities(logits[:, columns[columns >= 0]])[:, 0]
     assert expected != pytest.approx(average_precision_score(np.repeat([1, 0], 20), over_1k))
     assert row(scored(tmp_path), "spurious_score")["value"] == pytest.approx(expected, abs=1e-9)
 

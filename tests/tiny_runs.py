@@ -62,7 +62,7 @@ class Counting(Tiny):
 
 class Slow(Tiny):
     def forward(self, batch):
-        time.sleep(0.02)
+        time.sleep(0.1)
         return super().forward(batch)
 
 
@@ -75,7 +75,7 @@ class NotFiniteOnBlack(Tiny):
 class OnlySmall(Tiny):
     def forward(self, batch):
         if batch.shape[-1] != 32:
-            raise RuntimeError(f"expected 32 pixels, got {batch.shape[-1]}")
+            raise AssertionError(f"expected 32 pixels, got {batch.shape[-1]}")
         return super().forward(batch)
 
 
@@ -120,7 +120,10 @@ def zero_shot():
     return ImageClassifier(
         "zero-shot", module, measured(TRANSFORM, {}, name="zero-shot"), imagenet_1k(),
         lambda batch: {"embeddings": torch.nn.functional.normalize(module(batch), dim=-1)},
-        {"imagenet-1k": Head(weight[:1000], bias, imagenet_1k()), "imagenet-d": Head(weight[1000:], bias[:113], categories)},
+        {
+            "imagenet-1k": Head(weight[:1000], bias, imagenet_1k()),
+            "imagenet-d": Head(weight[1000:], bias[:113], categories),
+        },
         prompts="of a test",
     )
 '''

@@ -16,11 +16,12 @@ REQUIRED = (
 # Read in this order where they occur; others follow by name.
 METRIC_ORDER = (
     "top1_accuracy", "top1_accuracy_1000", "top5_accuracy", "control_top1_accuracy", "accuracy_drop", "aupr", "auroc",
-    "fpr95", "id_accuracy", "spurious_score", "spurious_auroc", "spurious_joint_ap",
+    "fpr95", "id_accuracy", "spurious_score", "spurious_auroc", "spurious_joint_ap", "validation_top1_accuracy",
     "rms_calibration_error", "rms_calibration_error_released_code", "aurra",
 )  # fmt: skip
+SPLIT_ORDER = ("background", "texture", "material")  # as the paper of ImageNet-D prints them
 # A headline that means little without a second number, which then stands beside it.
-COMPANIONS = {"aupr": "id_accuracy", "spurious_score": "spurious_auroc"}
+COMPANIONS = {"top1_accuracy": "control_top1_accuracy", "aupr": "id_accuracy", "spurious_score": "spurious_auroc"}
 
 INCOMPLETE, SUBSET, FAILED_IMAGES = "†", "‡", "§"
 NOT_EVALUATED = "not evaluated"
@@ -66,12 +67,11 @@ class Footnote:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Lines and columns in name order, numbered footnotes (from 1), and the legend of the marks."""
+    """Lines and columns in name order, and numbered footnotes (from 1)."""
 
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     footnotes: tuple[Footnote, ...]
-    legend: tuple[str, ...]
 
 
 def plain(text: object) -> str:
@@ -101,33 +101,52 @@ def ordered(results: Iterable[Result]) -> list[Result]:
 
 
 def _order(row: Result) -> tuple[Any, ...]:
-    metric = str(row["metric"] or "")
-    place = METRIC_ORDER.index(metric) if metric in METRIC_ORDER else len(METRIC_ORDER)
+    metric, split = str(row["metric"] or ""), str(row["split"] or "")
     benchmark = str(row["benchmark"] or "")
-    return (benchmark, not row["headline"], place, metric, not _whole(row), str(row["split"] or ""), *_key(row))
+    place = (_place(metric, METRIC_ORDER), metric, not is_whole(row), _place(split, SPLIT_ORDER), split)
+    return (not benchmark, benchmark, not metric, not row["headline"], *place, *line_key(row))
 
 
-def _whole(row: Result) -> bool:
+def _place(name: str, known: tuple[str, ...]) -> int:
+    return known.index(name) if name in known else len(known)
+
+
+def is_whole(row: Result) -> bool:
+    """Whether a result is of all pictures of its benchmark, not of one split."""
     return row["split"] in (None, "all")
 
 
-def _key(row: Result) -> tuple[str, str, str]:
+def line_key(row: Result) -> tuple[str, str, str]:
+    """What a line of the tables stands for: model, preprocessing, run."""
     return str(row["model"]), str(row["preprocessing"] or ""), str(row["run"] or "")
+
+
+def line_names(rows: Iterable[Result]) -> dict[tuple[str, str, str], str]:
+    """A name for each line: the model, and of preprocessing and run what tells it from another line of that model."""
+    keys = sorted({line_key(row) for row in rows})
+    names = {}
+    for key in keys:
+        others = [other for other in keys if other[0] == key[0] and other != key]
+        rule = f"{key[1]} preprocessing" if key[1] and any(other[1] != key[1] for other in others) else ""
+        run = key[2] if any(other[1] == key[1] for other in others) else ""
+        names[key] = ", ".join(plain(part) for part in (key[0], rule, run) if part)
+    return names
 
 
 def leaderboard(results: Sequence[Result]) -> Leaderboard:
     """The grid of headline values over all models and benchmarks of `results`."""
     rows = ordered(results)
-    columns = tuple(_column(name, rows) for name in sorted({str(r["benchmark"]) for r in rows if r["benchmark"]}))
+    columns = tuple(column_of(name, rows) for name in sorted({str(r["benchmark"]) for r in rows if r["benchmark"]}))
     reasons: dict[Footnote, int] = {}
     lines = []
-    for key in sorted({_key(r) for r in rows}):
-        own = [r for r in rows if _key(r) == key]
+    for key in sorted({line_key(r) for r in rows}):
+        own = [r for r in rows if line_key(r) == key]
         lines.append(Line(*key, tuple(_cell(column, own, reasons) for column in columns)))
-    return Leaderboard(columns, tuple(lines), tuple(reasons), _legend(rows))
+    return Leaderboard(columns, tuple(lines), tuple(reasons))
 
 
-def _column(benchmark: str, rows: Sequence[Result]) -> Column:
+def column_of(benchmark: str, rows: Sequence[Result]) -> Column:
+    """The headline metric of a benchmark, with the companion that `rows` hold for it."""
     headlines = [r for r in rows if r["benchmark"] == benchmark and r["headline"] and r["metric"]]
     metric = " / ".join(dict.fromkeys(str(r["metric"]) for r in headlines))
     companion = COMPANIONS.get(metric)
@@ -137,7 +156,7 @@ def _column(benchmark: str, rows: Sequence[Result]) -> Column:
 
 def _cell(column: Column, own: Sequence[Result], reasons: dict[Footnote, int]) -> Cell:
     rows = [r for r in own if r["benchmark"] == column.benchmark]
-    whole = [r for r in rows if _whole(r)]
+    whole = [r for r in rows if is_whole(r)]
     found = next((r for r in whole if r["headline"] and r["value"] is not None), None)
     if found is None:
         return Cell(None, footnote=reasons.setdefault(_why(rows, own), len(reasons) + 1))
@@ -163,27 +182,3 @@ def marks(row: Result) -> str:
     """The marks of a result: † incomplete, ‡ subset, § with images that could not be read."""
     pairs = ((INCOMPLETE, not row["complete"]), (SUBSET, row["subset"]), (FAILED_IMAGES, row["n_failed"]))
     return "".join(mark for mark, present in pairs if present)
-
-
-def _legend(rows: Sequence[Result]) -> tuple[str, ...]:
-    shown = [r for r in rows if r["value"] is not None]
-    titles = {
-        INCOMPLETE: "incomplete: not all pictures of the official data were evaluated",
-        SUBSET: "subset: only a sample was evaluated (--limit)",
-        FAILED_IMAGES: "some pictures could not be read and are not counted in n",
-    }
-    legend = []
-    for mark, title in titles.items():
-        which = dict.fromkeys(_missing(r, mark) for r in shown if mark in marks(r))
-        if which:
-            legend.append(f"{mark} {title}. {'; '.join(which)}.")
-    return tuple(legend)
-
-
-def _missing(row: Result, mark: str) -> str:
-    where = f"{plain(row['benchmark'])}"
-    if mark == FAILED_IMAGES:
-        return f"{where} with {plain(row['model'])}: {row['n_failed']} unread"
-    if mark == SUBSET:
-        return where
-    return ": ".join([where, *filter(None, [", ".join(plain(note).rstrip(".") for note in row["notes"])])])

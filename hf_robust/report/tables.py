@@ -10,9 +10,16 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from .leaderboard import Cell, Column, Leaderboard, Line, Result, leaderboard, marks, number, ordered, plain, unit
+from .leaderboard import (
+    Cell, Column, Leaderboard, Line, Result, is_whole, leaderboard, marks, number, ordered, plain, unit,
+)  # fmt: skip
+from .notes import details_of, legend, notes_of, protocol_lines, remarks, shared_notes
 
 _EMPTY = "—"
+_RIGHT = ("Value", "95 % interval", "n")
+_FULL = (
+    "In full, with fingerprints of the data, its differences from the official one and each transform: results.json."
+)
 _FLAT = (
     "model", "benchmark", "metric", "split", "value", "ci95_low", "ci95_high", "n", "n_failed", "complete", "subset",
     "headline", "preprocessing", "run", "reason", "notes",
@@ -20,10 +27,16 @@ _FLAT = (
 
 
 def escape(text: object) -> str:
-    """`text` as one Markdown table cell that shows exactly these characters."""
+    """`text` as one Markdown table cell that shows exactly these characters; harmless ones stay bare."""
     shown = plain(text).replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    shown = re.sub(r"([|`*\[\]~])", r"\\\1", shown)
+    shown = re.sub(r"([|`*~])", r"\\\1", shown)
+    shown = re.sub(r"^\[|\](?=[(:\[])", r"\\\g<0>", shown)  # what makes a link; other brackets are only brackets
     return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", shown)  # inside a word an underscore is literal anyway
+
+
+def _list(texts: Iterable[str]) -> list[str]:
+    """A Markdown list; an item that begins like a heading or a list of its own stays text."""
+    return ["- " + re.sub(r"^(\d*)(?=[-+#.)])", r"\1\\", escape(text)) for text in texts]
 
 
 def _table(header: Sequence[str], right: Sequence[bool], body: Iterable[Sequence[str]]) -> list[str]:
@@ -35,15 +48,14 @@ def markdown(results: Sequence[Result]) -> str:
     """The report page: leaderboard in per cent with footnotes and legend, then every benchmark with all its numbers."""
     if not results:
         return "# Results\n\nNo results.\n"
-    board = leaderboard(results)
-    parts = ["# Results", "", *_leaderboard(board)]
-    rows = [r for r in ordered(results) if r["benchmark"]]
-    for benchmark, group in groupby(rows, key=lambda r: str(r["benchmark"])):
-        parts += ["", f"## {escape(benchmark)}", "", *_section(list(group))]
-    return "\n".join(parts) + "\n"
+    rows = ordered(results)
+    parts = ["# Results", "", *_leaderboard(leaderboard(rows), rows)]
+    for benchmark, group in groupby([r for r in rows if r["benchmark"]], key=lambda r: str(r["benchmark"])):
+        parts += ["", f"## {escape(benchmark)}", *_section(list(group))]
+    return "\n".join([*parts, "", _FULL]) + "\n"
 
 
-def _leaderboard(board: Leaderboard) -> list[str]:
+def _leaderboard(board: Leaderboard, rows: Sequence[Result]) -> list[str]:
     header, right = ["Model", "Preprocessing", "Run"], [False, False, False]
     for column in board.columns:
         names = [f"{column.benchmark} {column.metric}", *filter(None, [column.companion])]
@@ -52,8 +64,9 @@ def _leaderboard(board: Leaderboard) -> list[str]:
     text = _table(header, right, (_line(line, board.columns) for line in board.lines))
     if any(cell.interval for line in board.lines for cell in line.cells):
         text += ["", "Headline values in per cent, in brackets the 95 % interval."]
-    notes = [f"({i}) {escape(note.text)}" for i, note in enumerate(board.footnotes, 1)]
-    return text + [line for note in (*notes, *map(escape, board.legend)) for line in ("", note)]
+    holes = [f"({i}) {note.text}" for i, note in enumerate(board.footnotes, 1)]
+    remaining = [*holes, *legend(rows), *remarks(rows)]
+    return [*text, "", *_list(remaining)] if remaining else text
 
 
 def _line(line: Line, columns: Sequence[Column]) -> list[str]:
@@ -73,47 +86,35 @@ def _headline(cell: Cell) -> str:
 
 
 def _section(rows: Sequence[Result]) -> list[str]:
-    shared, own = _protocols(rows)
-    header = ["Metric", "Split", "Model", "Preprocessing", "Run", "Value", "Unit", "95 % interval", "n", "Remark"]
-    right = [False, False, False, False, False, True, False, True, True, False]
-    text = [f"Protocol: {'; '.join(shared)}.", ""] if shared else []
-    text += [line for item in own for line in (f"- {item}",)] + ([""] if own else [])
-    return text + _table(header, right, map(_row, rows))
+    """Who was evaluated, the protocol, the notes, then a table of what differs from row to row."""
+    notes, said = shared_notes(rows)
+    cells = [_row(row, said) for row in rows]
+    one = {name for name in ("Model", "Preprocessing", "Run") if len({row[name] for row in cells}) == 1}
+    empty = {name for name in ("Split", "95 % interval", "Details", "Remark") if not any(row[name] for row in cells)}
+    who = "; ".join(f"{name.lower()}: {cells[0][name]}" for name in cells[0] if name in one and cells[0][name])
+    text = ["", f"{who[0].upper()}{who[1:]}"] if who else []
+    for title, items in (("Protocol:", protocol_lines(rows)), ("Notes:", notes)):
+        text += ["", title, "", *_list(items)] if items else []
+    header = [name for name in cells[0] if name not in one | empty]
+    return [*text, "", *_table(header, [h in _RIGHT for h in header], ([row[h] for h in header] for row in cells))]
 
 
-def _row(row: Result) -> list[str]:
-    metric = str(row["metric"] or "")
-    low_high = row["ci95"]
-    value = _EMPTY if row["value"] is None else number(row["value"], metric) + marks(row)
-    interval = f"[{number(low_high[0], metric)}, {number(low_high[1], metric)}]" if low_high else ""
-    unread = f"{row['n_failed']} pictures could not be read" if row["n_failed"] else ""
-    remark = "; ".join(filter(None, [row["reason"], unread, *row["notes"]]))
-    names = [escape(row[name] or "") for name in ("model", "preprocessing", "run")]
-    split = escape(row["split"] or "all") if metric else ""
-    return [
-        escape(metric) or "(failed)",
-        split,
-        *names,
-        value,
-        unit(metric) if metric else "",
-        interval,
-        str(row["n"]),
-        escape(remark),
-    ]
-
-
-def _protocols(rows: Sequence[Result]) -> tuple[list[str], list[str]]:
-    """What holds for the whole section, and what differs: by metric, or by metric and model where models differ."""
-    with_one = [r for r in rows if r["metric"] and r["protocol"]]
-    items = [{k: _shown(v) for k, v in r["protocol"].items()} for r in with_one]
-    shared = [k for k in (items[0] if items else {}) if all(i.get(k) == items[0][k] for i in items)]
-    rest: dict[str, dict[str, None]] = {}
-    for row, item in zip(with_one, items, strict=True):
-        differing = "; ".join(f"{escape(k)}: {escape(v)}" for k, v in item.items() if k not in shared)
-        if differing:
-            rest.setdefault(differing, {})[str(row["metric"])] = None
-    own = [f"{', '.join(escape(m) for m in names)}: {text}" for text, names in rest.items()]
-    return [f"{escape(k)}: {escape(items[0][k])}" for k in shared], own
+def _row(row: Result, said: set[str]) -> dict[str, str]:
+    metric, ends = str(row["metric"] or ""), row["ci95"]
+    remark = "; ".join(filter(None, [row["reason"], *(note for note in notes_of(row) if note not in said)]))
+    return {
+        "Metric": escape(metric) or "(failed)",
+        "Split": "" if is_whole(row) else escape(row["split"]),
+        "Model": escape(row["model"]),
+        "Preprocessing": escape(row["preprocessing"] or ""),
+        "Run": escape(row["run"] or ""),
+        "Value": _EMPTY if row["value"] is None else number(row["value"], metric) + marks(row),
+        "Unit": unit(metric) if metric else "",
+        "95 % interval": f"[{number(ends[0], metric)}, {number(ends[1], metric)}]" if ends else "",
+        "n": str(row["n"]),
+        "Details": escape(details_of(row)),
+        "Remark": escape(remark),
+    }
 
 
 def _shown(value: Any) -> str:

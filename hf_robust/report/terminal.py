@@ -1,136 +1,258 @@
-"""The headline table on a terminal: fits 80 columns, says why a number is missing."""
+"""The results on a terminal: one line a benchmark and model, nothing cut off, the reason where a number is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from .leaderboard import Cell, Column, Leaderboard, Line, Result, leaderboard, marks, number, ordered, plain, unit
+from .leaderboard import (
+    COMPANIONS,
+    Result,
+    column_of,
+    is_whole,
+    line_key,
+    line_names,
+    marks,
+    number,
+    ordered,
+    plain,
+    unit,
+)
+from .notes import chance_of, legend, remarks
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-_NAME, _NUMBER = 15, 11  # least width of the model column, width of a number with its interval
-_SHORT = {"id_accuracy": "id acc", "spurious_auroc": "auroc"}
+Names = Mapping[tuple[str, str, str], str]
+
+_GAP = 2  # blanks between columns
+_NAME = 18  # least width of the first column; below, what stands beside a value moves under it
+_BESIDE = {"control_top1_accuracy": "control", "id_accuracy": "id accuracy", "spurious_auroc": "AUROC"}
+_HEADER = {"metric": "metric", "value": "value", "unit": "", "between": "95 % CI", "n": "n", "beside": "beside"}
+_RIGHT = ("value", "between", "n")
+_STYLES = {"value": "bold", "between": "dim", "n": "dim"}
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One printed line; `reason` follows below it, red where `failed`."""
+
+    label: str
+    metric: str = ""
+    value: str = ""
+    marks: str = ""
+    unit: str = ""
+    between: str = ""
+    n: str = ""
+    beside: str = ""
+    indent: int = 0
+    reason: str = ""
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Lines under a title, which may be empty; `first` heads their first column."""
+
+    title: str
+    subtitle: str
+    first: str
+    lines: tuple[_Line, ...]
 
 
 def show(results: Sequence[Result], console: Console, *, everything: bool = False) -> None:
-    """Print the leaderboard of `results` in per cent, then failures in red, then what the marks mean.
+    """Print the headline values of `results` in per cent, grouped by benchmark, the best model first, failures last.
 
-    `everything` adds a table for each benchmark and model with every metric and split.
+    `everything` prints every metric of every split instead. Notes and the meaning of marks follow, each once.
     """
     from rich.text import Text
 
     if not results:
         console.print(Text("No results."))
         return
-    board = leaderboard(results)
-    at_once = max(1, (console.width - _NAME) // (_NUMBER + 2))
-    for first in range(0, max(1, len(board.columns)), at_once):
-        console.print(_grid(board, slice(first, first + at_once)))
-    headlines = ", ".join(f"{plain(c.benchmark)} {c.metric}" for c in board.columns if c.metric)
-    if headlines:
-        console.print(Text(f"Per cent, with 95 % interval where known: {headlines}.", style="dim"))
-    for place, note in enumerate(board.footnotes, 1):
-        console.print(Text(f"({place}) {note.text}", style="red" if note.failed else "dim"))
-    for line in board.legend:
-        console.print(Text(line, style="yellow"))
-    if everything:
-        _show_details(results, console)
+    rows = ordered(results)
+    names = line_names(rows)
+    if len(names) == 1:
+        console.print(_who(rows[0]))
+        console.print()
+    blocks = list(_everything(rows, names) if everything else _headlines(rows, names))
+    together = tuple(line for block in blocks for line in block.lines)
+    for place, block in enumerate(blocks):
+        if place:
+            console.print()
+        _show_block(block, console, block.lines if everything else together, header=everything or not place)
+    _show_notes(rows, console)
 
 
-def _show_details(results: Sequence[Result], console: Console) -> None:
+def _who(row: Result) -> Text:
     from rich.text import Text
 
-    rows = [r for r in ordered(results) if r["benchmark"] and r["metric"]]
-    keys = dict.fromkeys(_key(r) for r in rows)
-    for key in sorted(keys):
-        own = [r for r in rows if _key(r) == key]
-        benchmark, model, preprocessing, run = map(plain, key)
-        console.print(Text(f"\n{benchmark}: {model}, {preprocessing} preprocessing, {run}", style="bold"))
-        console.print(_details(own))
-        for row in own:
-            if row["reason"]:
-                console.print(Text(f"{plain(row['metric'])}: {plain(row['reason'])}", style="red"))
+    text = Text(plain(row["model"]), style="bold")
+    text.append(f", {plain(row['preprocessing'])} preprocessing" if row["preprocessing"] else "", style="not bold")
+    return text.append(f", run {plain(row['run'])}" if row["run"] else "", style="not bold")
 
 
-def _key(row: Result) -> tuple[str, str, str, str]:
-    return str(row["benchmark"]), str(row["model"]), str(row["preprocessing"]), str(row["run"])
+def _headlines(rows: Sequence[Result], names: Names) -> Iterator[_Block]:
+    """One block a benchmark with a line a model; with one model a single block with a line a benchmark."""
+    lines: list[_Line] = []
+    for benchmark, group in groupby(rows, key=lambda row: str(row["benchmark"] or "")):
+        own = list(group)
+        metric = column_of(benchmark, own).metric
+        for key in _best_first(own):
+            of_line = [row for row in own if line_key(row) == key]
+            label = names[key] if len(names) > 1 else plain(benchmark) or names[key]
+            lines += _headline_lines(of_line, label, metric)
+        if len(names) > 1:
+            yield _Block(plain(benchmark) or "not started", plain(metric), "model", tuple(lines))
+            lines = []
+    if lines:
+        yield _Block("", "", "benchmark", tuple(lines))
 
 
-def _details(rows: Sequence[Result]) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def _best_first(rows: Sequence[Result]) -> list[tuple[str, str, str]]:
+    """The lines of one benchmark by their headline value, highest first; those without one last."""
+    best = {line_key(r): -r["value"] for r in rows if r["headline"] and is_whole(r) and r["value"] is not None}
+    return sorted({line_key(row) for row in rows}, key=lambda key: (best.get(key, float("inf")), key))
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("metric", overflow="fold")
-    table.add_column("split", overflow="fold")
-    for name in ("value", "95 % interval", "n"):
-        table.add_column(name, justify="right", no_wrap=True)
+
+def _headline_lines(rows: Sequence[Result], label: str, metric: str) -> Iterator[_Line]:
+    found = next((row for row in rows if row["headline"] and is_whole(row)), None)
+    if found is None or found["value"] is None:
+        failure = next((row for row in rows if row["metric"] is None), found)
+        reason = "no headline value among the results" if failure is None else failure["reason"]
+        yield _Line(label, plain(metric), "—", reason=plain(reason or "failed without a reason"), failed=True)
+        return
+    companion = COMPANIONS.get(str(found["metric"]))
+    beside = next((row for row in rows if row["metric"] == companion and is_whole(row)), None)
+    yield _short_line(found, label, plain(found["metric"]), beside)
     for row in rows:
-        metric, interval = str(row["metric"]), row["ci95"]
-        between = "–".join(number(end, metric) for end in interval) if interval else ""
-        split = Text(plain(row["split"] or "all"))
-        table.add_row(Text(plain(metric)), split, _value(row, metric), between, str(row["n"]))
-    return table
+        if row["metric"] == found["metric"] and not is_whole(row) and row["value"] is not None:
+            yield _short_line(row, plain(row["split"]), "", None)
 
 
-def _value(row: Result, metric: str) -> Text:
+def _short_line(row: Result, label: str, metric: str, beside: Result | None) -> _Line:
+    text = ""
+    if beside is not None:
+        value = "—" if beside["value"] is None else f"{100 * beside['value']:.1f}"
+        text = f"{_BESIDE.get(str(beside['metric']), plain(beside['metric']))} {value}"
+    between = "–".join(f"{100 * end:.1f}" for end in row["ci95"]) if row["ci95"] else ""
+    return _Line(
+        label, metric, f"{100 * row['value']:.1f}", marks(row), "", between, str(row["n"]), text,
+        indent=0 if is_whole(row) else 2,
+    )  # fmt: skip
+
+
+def _everything(rows: Sequence[Result], names: Names) -> Iterator[_Block]:
+    """One block a benchmark and model with a line a metric and split."""
+    for benchmark, group in groupby(rows, key=lambda row: str(row["benchmark"] or "")):
+        own = list(group)
+        for key in _best_first(own):
+            of_line = [row for row in own if line_key(row) == key]
+            subtitle = names[key] if len(names) > 1 or not benchmark else ""
+            yield _Block(plain(benchmark) or "not started", subtitle, "metric", tuple(_full_lines(of_line)))
+
+
+def _full_lines(rows: Sequence[Result]) -> Iterator[_Line]:
+    above, said = None, ""
+    for row in rows:
+        metric, split = str(row["metric"] or ""), "" if is_whole(row) else plain(row["split"])
+        below = bool(split) and metric == above
+        above = metric
+        reason = "" if row["value"] is not None or row["reason"] == said else plain(row["reason"] or "no reason given")
+        said = row["reason"] or said
+        label = split if below else ", ".join(filter(None, [plain(metric) or "failed", split]))
+        if row["value"] is None:
+            yield _Line(label, value="—", n=str(row["n"]) if metric else "", indent=2 * below, reason=reason,
+                        failed=not metric)  # fmt: skip
+            continue
+        between = "–".join(number(end, metric) for end in row["ci95"]) if row["ci95"] else ""
+        chance = chance_of(row)
+        yield _Line(
+            label, "", number(row["value"], metric), marks(row), unit(metric), between, str(row["n"]),
+            f"chance {chance}" if chance else "", indent=2 * below,
+        )  # fmt: skip
+
+
+def _show_block(block: _Block, console: Console, beside: Iterable[_Line], *, header: bool) -> None:
+    """`beside` are the lines whose columns stand under one another with these."""
+    from rich.padding import Padding
     from rich.text import Text
 
-    if row["value"] is None:
-        return Text("—", style="red")
-    kind = unit(metric)
-    return Text(f"{number(row['value'], metric)}{'' if kind == '0–1' else ' %'}{marks(row)}")
+    deeper = 2 if block.title else 0
+    widths = _widths(tuple(beside), block.first, console.width, deeper)
+    if header and block.first != "metric":
+        _show_line(_header(block.first), console, widths, 0, style="dim")
+    if block.title:
+        subtitle = f"  {block.subtitle}" if block.subtitle else ""
+        console.print(Text(block.title, style="bold").append(subtitle, style="not bold"))
+    if header and block.first == "metric" and any(line.value != "—" for line in block.lines):
+        _show_line(_header(""), console, widths, deeper, style="dim")
+    for line in block.lines:
+        _show_line(line, console, widths, deeper, style="red" if line.failed else "")
+        if line.beside and "beside" not in widths:
+            console.print(Padding(Text(line.beside, style="dim"), (0, 0, 0, deeper + line.indent + 2)))
+        if line.reason:
+            text = Text(line.reason, style="red" if line.failed else "dim")
+            console.print(Padding(text, (0, 0, 0, deeper + line.indent + 2)))
 
 
-def _grid(board: Leaderboard, part: slice) -> Table:
-    from rich import box
+def _header(first: str) -> _Line:
+    return _Line(first, **{**_HEADER, "value": "value" if first in ("", "metric") else "value %"})
+
+
+def _cell(line: _Line, column: str, marks_width: int) -> str:
+    text = str(getattr(line, column))
+    return text + line.marks.ljust(marks_width) if column == "value" else text
+
+
+def _widths(lines: Sequence[_Line], first: str, width: int, deeper: int) -> dict[str, int]:
+    """The width of each column that has content; the first takes what the others leave, up to its longest label."""
+    from rich.cells import cell_len
+
+    marks_width = max((len(line.marks) for line in lines), default=0)
+    every = [*lines, _header(first)]
+    widths = {}
+    for column in _HEADER:
+        if any(getattr(line, column) for line in lines) and (column != "metric" or first == "benchmark"):
+            widths[column] = max(cell_len(_cell(line, column, marks_width)) for line in every)
+    left = width - deeper - sum(widths.values()) - _GAP * len(widths)
+    if left < _NAME and "beside" in widths:
+        left += widths.pop("beside") + _GAP
+    longest = max(cell_len(line.label) + line.indent for line in every)
+    return {"label": max(1, min(longest, left)), **widths, "marks": marks_width}
+
+
+def _show_line(line: _Line, console: Console, widths: dict[str, int], deeper: int, *, style: str) -> None:
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, leading=1)
-    table.add_column("model", overflow="fold", min_width=_NAME - 2)
-    for column in board.columns[part]:
-        table.add_column(Text(_header(column)), justify="right", no_wrap=True, max_width=_NUMBER)
-    for line in board.lines:
-        cells = (_cell(cell, column, board) for cell, column in zip(line.cells[part], board.columns[part], strict=True))
-        table.add_row(_name(line, board), *cells)
-    return table
+    table = Table.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
+    cells = []
+    for column, wide in widths.items():
+        if column == "marks":
+            continue
+        table.add_column(width=wide, justify="right" if column in _RIGHT else "left", overflow="fold")
+        text = Text(_cell(line, column, widths["marks"]), style=_STYLES.get(column, "") if not style else "")
+        cells.append(Padding(text, (0, 0, 0, line.indent)) if column == "label" else text)
+    table.add_row(*cells, style=style)
+    console.print(Padding(table, (0, 0, 0, deeper)))
 
 
-def _header(column: Column) -> str:
-    name = plain(column.benchmark)
-    return name if len(name) <= _NUMBER else name.replace("-", "-\n", 1)
-
-
-def _name(line: Line, board: Leaderboard) -> Text:
-    """The model; what tells it from another line of the same model stands below."""
+def _show_notes(rows: Sequence[Result], console: Console) -> None:
+    from rich.table import Table
     from rich.text import Text
 
-    name = Text(plain(line.model))
-    same = [other for other in board.lines if other.model == line.model and other is not line]
-    if any(other.preprocessing != line.preprocessing for other in same):
-        name.append(f"\n{plain(line.preprocessing)} preprocessing", style="dim")
-    if any(other.preprocessing == line.preprocessing for other in same):
-        name.append(f"\n{plain(line.run)}", style="dim")
-    return name
-
-
-def _cell(cell: Cell, column: Column, board: Leaderboard) -> Text:
-    from rich.text import Text
-
-    if cell.value is None:
-        failed = cell.footnote is not None and board.footnotes[cell.footnote - 1].failed
-        return Text(f"— ({cell.footnote})", style="red" if failed else "dim")
-    text = Text(f"{100 * cell.value:.1f}")
-    text.append(cell.marks, style="yellow")
-    if cell.interval:
-        text.append(f"\n{100 * cell.interval[0]:.1f}–{100 * cell.interval[1]:.1f}", style="dim")
-    if column.companion and cell.companion is not None:
-        short = _SHORT.get(column.companion, column.companion)
-        text.append(f"\n{short} {100 * cell.companion:.0f}", style="dim")
-    return text
+    said = remarks(rows)
+    texts = [*legend(rows), *said]
+    if not texts:
+        return
+    console.print()
+    for text in texts:
+        lead, _, rest = text.partition(" ") if text not in said else ("-", "", text)
+        grid = Table.grid(padding=(0, 1, 0, 0))
+        grid.add_row(Text(lead, style="yellow"), Text(rest))
+        console.print(grid)
