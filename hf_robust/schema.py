@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import labels
-
 if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
@@ -43,8 +41,8 @@ def image_id(file_name: str) -> str:
     return match.group() if match else file_name
 
 
-def dataset_features(name: str) -> datasets.Features:
-    """The columns of the built data set `name`; the same on this machine and on the Hub.
+def dataset_features(name: str, classes: Sequence[str]) -> datasets.Features:
+    """The columns of the built data set `name`, its class column over `classes`; the same here and on the Hub.
 
     Every set has `image` (bytes as published), `file_name` (path in the archive), `sha256` (of the bytes) and
     `imagenet_1k` (every acceptable ImageNet-1k index; empty where the picture shows none of the classes). A set without
@@ -53,9 +51,10 @@ def dataset_features(name: str) -> datasets.Features:
     from datasets import ClassLabel, Features, Image, List, Value
 
     text, number, integer = Value("string"), Value("float64"), Value("int32")
+    label = ClassLabel(names=list(classes))
     own: Mapping[str, Mapping[str, Any]] = {
         "imagenet-a": {
-            "label": ClassLabel(names=list(labels.imagenet_a_wnids())),
+            "label": label,
             "true_class_probability": number,
             "wrong_label_1": text,
             "wrong_label_2": text,
@@ -63,27 +62,25 @@ def dataset_features(name: str) -> datasets.Features:
         },
         # no label: the folder of ImageNet-O is the class that a ResNet-50 confuses the picture with
         "imagenet-o": {
-            "confused_with": ClassLabel(names=list(labels.imagenet_o_wnids())),
+            "confused_with": label,
             "true_lemmas": text,
             "confidence": number,
         },
         "spurious-imagenet": {
-            # all 1,000 classes, so that the number is the ImageNet-1k index and sets of other classes fit
-            "spurious_class": ClassLabel(names=list(labels.imagenet_1k().wnids)),
+            "spurious_class": label,
             "component": integer,
             "feature": text,
         },
         "imagenet-d": {
-            "label": ClassLabel(names=[c.folder for c in labels.imagenet_d_categories()]),
+            "label": label,
             "category": text,
             "nuisance": text,
             "top1_prediction": text,
             "top2_prediction": text,
         },
     }
-    labelled = {"label": ClassLabel(names=list(labels.imagenet_1k().wnids))}
     shared = {FILE_NAME: text, SHA256: text, IMAGENET_1K: List(integer)}
-    return Features({IMAGE: Image(), **own.get(name, labelled), **shared})
+    return Features({IMAGE: Image(), **own.get(name, {"label": label}), **shared})
 
 
 # Columns of a built data set that travel into the predictions table, so that scoring needs no images.
@@ -127,7 +124,7 @@ class Outputs:
     logits          float, (N, K): K = 1,000 ImageNet classes, or the classes of a zero-shot head; -inf in a column that
                     the model has no output for.
     log_normaliser  float64, (N,): log-sum-exp over all outputs of the model, which may be more than K.
-    labels          int64, (N, L): every column that counts as right, padded with -1; all -1 for a picture without a class.
+    labels          int64, (N, L): every column that counts as right, padded with -1; all -1 for a picture of none.
     groups          column name -> (N,) array, for splits.
     """
 

@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hf_robust.benchmarks import benchmark, benchmarks
 from hf_robust.labels import LabelSpace, imagenet_1k
 from hf_robust.predictions.parts import RowTable, cut, finish, part_table, source_folder, write_part
 from hf_robust.predictions.plan import PLAN_FILE, SOURCE_FILE, Plan, SourcePlan, settle, write_json
 from hf_robust.predictions.read import HeadWeights, write_heads, write_label_space
+from hf_robust.scoring import score
+
+A = benchmark("imagenet-a").mask
 
 PLAN = Plan(
     model="toy",
@@ -115,3 +119,18 @@ def peaked(chosen: Sequence[int], *, width: int = 1000, height: float = 8.0) -> 
 
 def plan_fields() -> set[str]:
     return set(asdict(PLAN))
+
+
+def small_a(n: int = 20, **changes: Any) -> Source:
+    labels = [[A[i % 200]] for i in range(n)]
+    return Source("imagenet-a", labels, peaked([k for (k,) in labels]), **changes)
+
+
+def scored(runs: Path, **options: Any) -> list[dict[str, Any]]:
+    return score(runs, benchmarks(), **options)
+
+
+def row(results: list[dict[str, Any]], metric: str, split: str | None = None) -> dict[str, Any]:
+    found = [r for r in results if r["metric"] == metric and r["split"] == split]
+    assert len(found) == 1
+    return found[0]

@@ -28,7 +28,7 @@ from builder_archives import (
 )
 
 from hf_robust import labels, schema
-from hf_robust.builders import NAMES, BuildError, build, find, installed, remove
+from hf_robust.builders import NAMES, RECIPES, BuildError, build, find, installed, remove
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,7 +60,7 @@ def test_image_bytes_are_those_of_the_archive_and_rows_are_sorted(tmp_path: Path
         assert row["sha256"] == hashlib.sha256(original).hexdigest()
     for split in built.load().values():
         assert split["file_name"][:] == sorted(split["file_name"])
-        assert split.features == schema.dataset_features(name)
+        assert split.features == RECIPES[name].features()
     assert built.rows == len(rows)
 
 

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from hf_robust import labels
-from hf_robust.demo import draw, drawing, photos
+from hf_robust.cli.demo import drawing, photos
+from hf_robust.cli.demo.pictures import draw
 
 NAMES = ("imagenet-val", "imagenet-a", "imagenet-o", "spurious-imagenet", "imagenet-d")
 A_NAME = re.compile(r"(\d(?:\.\d+)?)_(.+?) _ (.+)_(\d(?:\.\d+)?)\.(jpg|jpeg|JPEG)")
@@ -145,7 +146,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> Non
 
 
 def test_drawing_imports_none_of_the_packages_it_takes_photos_from(tmp_path: Path) -> None:
-    code = "import sys, pathlib; from hf_robust.demo import draw; draw(pathlib.Path(sys.argv[1]))\n"
+    code = "import sys, pathlib; from hf_robust.cli.demo.pictures import draw; draw(pathlib.Path(sys.argv[1]))\n"
     code += "print(sorted({'foolbox', 'skimage', 'sklearn', 'torch'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -29,10 +29,9 @@ LAYERS = {
     "report": 6, "health": 6, "distance": 6,
     "hub": 7,
     "regenerate": 8,
-    "cli": 9, "demo": 9,
+    "cli": 9,
     "__main__": 10,
 }  # fmt: skip
-WITHIN = {"schema": {"labels"}, "cli": {"demo"}}  # inside one layer, in this direction only
 
 TORCH_ROOMS = {"data", "models", "runner", "distance", "regenerate"}
 TORCH = {"torch", "torchvision"}
@@ -101,7 +100,7 @@ def _upward_imports(path: Path) -> list[str]:
         bits = target.split(".")
         if bits[0] != "hf_robust" or len(bits) < 2 or bits[1] not in LAYERS or bits[1] == own:
             continue
-        if LAYERS[bits[1]] >= LAYERS[own] and bits[1] not in WITHIN.get(own, set()):
+        if LAYERS[bits[1]] >= LAYERS[own]:
             wrong.append(f"{path.relative_to(ROOT)}:{line} imports {bits[1]}, which is not below {own}")
     return wrong
 

@@ -17,14 +17,14 @@ from PIL import Image
 
 from hf_robust.labels import imagenet_1k, imagenet_a_wnids, imagenet_d_categories, imagenet_o_wnids, spurious_classes
 
-FACTORY = '''
+FACTORY = """
 import numpy as np
 import torch
 
 
 class Grids(torch.nn.Module):
     pretrained_cfg = {
-        "input_size": (3, 64, 64), "interpolation": "bicubic", "crop_pct": 0.875, "crop_mode": "center",
+        "input_size": (3, 64, 64), "interpolation": "bicubic", "crop_pct": 0.95, "crop_mode": "center",
         "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5),
     }
 
@@ -40,7 +40,7 @@ class Grids(torch.nn.Module):
 
 def build():
     return Grids()
-'''
+"""
 _GRIDS = np.random.default_rng(0).uniform(-1, 1, (1000, 48)).reshape(1000, 3, 4, 4)
 _EXTENSIONS = ("jpg", "JPEG", "jpeg")
 _A_NAMES = ("0.000116_digital clock _ digital clock", "0.25_jack-o'-lantern _ yellow lady's slipper")
@@ -64,7 +64,8 @@ def draw(index: int, rng: np.random.Generator, *, kind: str, square: bool = Fals
     grid = (1 - blend) * _GRIDS[index] + blend * _GRIDS[rng.integers(1000)]
     width = int(rng.integers(60, 110))
     size = (width, width if square else int(rng.integers(60, 110)))
-    image = Image.fromarray(((grid.transpose(1, 2, 0) + 1) * 127.5).round().astype(np.uint8)).resize(size, Image.BICUBIC)
+    colours = ((grid.transpose(1, 2, 0) + 1) * 127.5).round().astype(np.uint8)
+    image = Image.fromarray(colours).resize(size, Image.Resampling.BICUBIC)
     if rng.random() < 0.1:
         image = image.convert("L")  # grey pictures occur
     elif kind == "PNG" and rng.random() < 0.3:

@@ -188,7 +188,7 @@ def write(recipe: Recipe, archive: Archive, pictures: Chosen, folder: Path, prog
             cache_dir=str(folder.parent / "unused"),
             dataset_name=recipe.name,
             hash="0" * 64,
-            features=schema.dataset_features(recipe.name),
+            features=recipe.features(),
             splits=splits,
         )
         try:

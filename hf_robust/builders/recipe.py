@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..schema import dataset_features
 from .archive import Archive
+
+if TYPE_CHECKING:
+    import datasets
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Recipe:
     digest      (algorithm, hexadecimal value) of the official archive; None where none is published.
     splits      split -> official number of pictures.
     classes     official classes (folder names or WordNet ids); per_class the official number in each, if equal.
+    names       of the class column, in label order; None: `classes`.
     suffixes    ending as written -> official number; empty where not published.
     tolerated   beginnings of the names of other files that the official archive holds.
     """
@@ -66,10 +71,15 @@ class Recipe:
     top_folders: tuple[str, ...]
     layout: str
     per_class: int | None = None
+    names: tuple[str, ...] | None = None
     suffixes: Mapping[str, int] = field(default_factory=dict)
     square: bool = False
     nested: bool = False
     tolerated: tuple[str, ...] = ("README", "LICENSE", "timestamp")
+
+    def features(self) -> datasets.Features:
+        """The columns of the built set."""
+        return dataset_features(self.name, self.names or self.classes)
 
 
 def by_path(describe: Describe) -> Callable[[Archive, Path, Path | None], Reading]:

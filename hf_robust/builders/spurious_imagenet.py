@@ -45,5 +45,6 @@ RECIPE = Recipe(
     top_folders=("images",),
     layout="images/<field>_<field>_<class index>_…_<component>/<name>",
     per_class=75,
+    names=labels.imagenet_1k().wnids,  # the number is then the ImageNet-1k index, and sets of other classes fit
     square=True,
 )

@@ -82,10 +82,11 @@ def benchmarks_of(names: Sequence[str]) -> tuple[Benchmark, ...]:
 def scored(runs: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Score all of `runs` again and leave the plain report in RUNS/results."""
     from ..benchmarks import benchmarks
+    from ..benchmarks.miniatures import miniatures
     from ..report import write
     from ..scoring import score as score_runs
 
-    results = score_runs(runs, benchmarks(), allow_chance=options.allow_chance)
+    results = score_runs(runs, {**benchmarks(), **miniatures()}, allow_chance=options.allow_chance)
     write(results, runs / "results")
     return results
 

@@ -11,8 +11,19 @@ from itertools import groupby
 from typing import Any
 
 from .leaderboard import (
-    Cell, Column, Leaderboard, Line, Result, is_whole, leaderboard, marks, number, ordered, plain, unit,
-)  # fmt: skip
+    Cell,
+    Column,
+    Leaderboard,
+    Line,
+    Result,
+    is_whole,
+    leaderboard,
+    marks,
+    number,
+    ordered,
+    plain,
+    unit,
+)
 from .notes import details_of, legend, notes_of, protocol_lines, remarks, shared_notes
 
 _EMPTY = "—"
@@ -90,7 +101,8 @@ def _section(rows: Sequence[Result]) -> list[str]:
     notes, said = shared_notes(rows)
     cells = [_row(row, said) for row in rows]
     one = {name for name in ("Model", "Preprocessing", "Run") if len({row[name] for row in cells}) == 1}
-    empty = {name for name in ("Split", "95 % interval", "Details", "Remark") if not any(row[name] for row in cells)}
+    empty = {name for name in ("95 % interval", "Details", "Remark") if not any(row[name] for row in cells)}
+    empty |= {"Split"} if all(map(is_whole, rows)) else set()
     who = "; ".join(f"{name.lower()}: {cells[0][name]}" for name in cells[0] if name in one and cells[0][name])
     text = ["", f"{who[0].upper()}{who[1:]}"] if who else []
     for title, items in (("Protocol:", protocol_lines(rows)), ("Notes:", notes)):
@@ -104,7 +116,7 @@ def _row(row: Result, said: set[str]) -> dict[str, str]:
     remark = "; ".join(filter(None, [row["reason"], *(note for note in notes_of(row) if note not in said)]))
     return {
         "Metric": escape(metric) or "(failed)",
-        "Split": "" if is_whole(row) else escape(row["split"]),
+        "Split": "all" if is_whole(row) else escape(row["split"]),
         "Model": escape(row["model"]),
         "Preprocessing": escape(row["preprocessing"] or ""),
         "Run": escape(row["run"] or ""),

@@ -30,8 +30,8 @@ Names = Mapping[tuple[str, str, str], str]
 
 _GAP = 2  # blanks between columns
 _NAME = 18  # least width of the first column; below, what stands beside a value moves under it
-_BESIDE = {"control_top1_accuracy": "control", "id_accuracy": "id accuracy", "spurious_auroc": "AUROC"}
-_HEADER = {"metric": "metric", "value": "value", "unit": "", "between": "95 % CI", "n": "n", "beside": "beside"}
+_BESIDE = {"control_top1_accuracy": "control", "id_accuracy": "ID acc.", "spurious_auroc": "AUROC"}
+_COLUMNS = ("metric", "value", "unit", "between", "n", "beside")
 _RIGHT = ("value", "between", "n")
 _STYLES = {"value": "bold", "between": "dim", "n": "dim"}
 
@@ -200,7 +200,8 @@ def _show_block(block: _Block, console: Console, beside: Iterable[_Line], *, hea
 
 
 def _header(first: str) -> _Line:
-    return _Line(first, **{**_HEADER, "value": "value" if first in ("", "metric") else "value %"})
+    value = "value %" if first in ("model", "benchmark") else "value"
+    return _Line(first, metric="metric", value=value, between="95 % CI", n="n", beside="beside")
 
 
 def _cell(line: _Line, column: str, marks_width: int) -> str:
@@ -215,7 +216,7 @@ def _widths(lines: Sequence[_Line], first: str, width: int, deeper: int) -> dict
     marks_width = max((len(line.marks) for line in lines), default=0)
     every = [*lines, _header(first)]
     widths = {}
-    for column in _HEADER:
+    for column in _COLUMNS:
         if any(getattr(line, column) for line in lines) and (column != "metric" or first == "benchmark"):
             widths[column] = max(cell_len(_cell(line, column, marks_width)) for line in every)
     left = width - deeper - sum(widths.values()) - _GAP * len(widths)
@@ -254,5 +255,7 @@ def _show_notes(rows: Sequence[Result], console: Console) -> None:
     for text in texts:
         lead, _, rest = text.partition(" ") if text not in said else ("-", "", text)
         grid = Table.grid(padding=(0, 1, 0, 0))
+        grid.add_column()
+        grid.add_column(overflow="fold")
         grid.add_row(Text(lead, style="yellow"), Text(rest))
         console.print(grid)

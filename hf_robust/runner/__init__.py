@@ -144,7 +144,7 @@ def _prepare(model: ImageClassifier, plan: Plan, world: World) -> None:
 
 
 def _write_heads(run: Path, plan: Plan, model: ImageClassifier, benchmarks: Sequence[Benchmark]) -> None:
-    """The linear heads that these benchmarks use, by one process and once: a zero-shot head costs thousands of texts."""
+    """The linear heads that these benchmarks use, by one process and once: a zero-shot head costs many texts."""
     if plan.prompts is not None:
         names = {b.zero_shot.head if b.zero_shot is not None else "imagenet-1k" for b in benchmarks}
     else:

@@ -41,8 +41,10 @@ def join_world(device: str | None = None, processes: int | None = None) -> World
         _end_with(int(os.environ[WORKER_PARENT]))
         return World(int(os.environ[WORKER_RANK]), int(os.environ[WORKER_WORLD]), _device(device))
     from accelerate import PartialState
+    from accelerate.utils import parse_flag_from_env
 
-    state = PartialState(cpu=device == "cpu")
+    # PartialState itself does not look at this variable, and without a GPU it would then find a world of one
+    state = PartialState(cpu=device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU"))
     asked = processes or _asked_of_launcher(_parent_command())
     promised = int(os.environ.get("WORLD_SIZE", "1"))
     if state.num_processes != promised or (asked is not None and is_launched() and asked != promised):

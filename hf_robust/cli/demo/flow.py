@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import builders, report
-from ..benchmarks import Benchmark, benchmarks
-from ..runner import DataPlaces, Meter, RunOptions, World, evaluate, gather
-from ..scoring import failed, score
+from ... import builders, report
+from ...benchmarks.miniatures import miniatures
+from ...runner import DataPlaces, Meter, RunOptions, World, evaluate, gather
+from ...scoring import failed, score
 from .pictures import draw
 
 MODEL = "offline/efficientnet_lite0"
 BUILT = ("imagenet-a", "imagenet-o", "spurious-imagenet", "imagenet-d")
 REMARK = (
-    "These are miniatures made from a few photos and drawn patterns: they show how the package works and are not "
+    "These are miniatures made from a few photos and drawn patterns: they show how the package works and are no "
     "benchmark results. The miniature of Spurious ImageNet uses the classes of the photos at hand, not the official 100."
 )
 
@@ -41,23 +41,10 @@ def run_demo(out: Path, meter_of: Callable[[str], Meter]) -> DemoOutcome:
         builders.build(
             name, folders[name], allow_incomplete=True, out=places.built, progress=meter_of(f"build mini {name}")
         )
-    minis = miniatures(folders["spurious-imagenet"])
+    minis = miniatures()
     needs = gather(tuple(minis.values()), "model", places)
     world = World(0, 1, "cpu")
     options = RunOptions()
     evaluate(MODEL, tuple(minis.values()), needs, out / "runs", options=options, world=world, meter=meter_of(MODEL))
     results = score(out / "runs", minis)
     return DemoOutcome(results, report.write(results, out / "report"), bool(failed(results)))
-
-
-def miniatures(spurious: Path) -> Mapping[str, Benchmark]:
-    """The benchmarks under names that cannot be mistaken; the spurious one has the classes found in its folder."""
-    classes = tuple(sorted({int(path.name.split("_")[2]) for path in spurious.glob("images/*_*")}))
-    minis = {}
-    for benchmark in benchmarks().values():
-        sources = tuple(
-            replace(source, classes=classes) if source.role == "validation" else source for source in benchmark.sources
-        )
-        name = f"mini-{benchmark.name}"
-        minis[name] = replace(benchmark, name=name, title=f"miniature of {benchmark.title}", sources=sources)
-    return minis

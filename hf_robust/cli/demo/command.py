@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .display import command, console_of, progress_of
+from ..display import command, console_of, progress_of
 
 
 def add_demo(commands: Any) -> None:
@@ -18,8 +18,8 @@ def add_demo(commands: Any) -> None:
 
 def demo(options: argparse.Namespace) -> int:
     """Run the demonstration and print its table."""
-    from ..demo import REMARK, run_demo
-    from ..report import show
+    from .flow import REMARK, run_demo
+    from ...report import show
 
     with progress_of(console_of()) as meter_of:
         outcome = run_demo(options.out, meter_of)

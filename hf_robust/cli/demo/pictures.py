@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
-from .. import labels
+from ... import labels
 from . import drawing, photos
 
 SIDE = 320
