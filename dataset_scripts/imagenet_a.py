@@ -6,8 +6,8 @@
 imagenet-a.tar, 687,552,512 bytes, one folder a class; 50 of its pictures do not end in ".jpg". The file names tell the
 two wrong classes that were predicted and how confidently.
 
-Afterwards `load_dataset("hf_robust/imagenet-a")` works offline from any folder. The same as `hf-robust build imagenet-a`;
-counts, checksum and how a path becomes a row: hf_robust/builders/imagenet_a.py.
+Afterwards `load_dataset("hf_robust/imagenet-a")` works offline from any folder. The same as
+`hf-robust build imagenet-a`; counts, checksum and how a path becomes a row: hf_robust/builders/imagenet_a.py.
 """
 
 import sys

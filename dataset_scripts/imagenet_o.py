@@ -6,8 +6,8 @@
 The official archive is imagenet-o.tar, 177,617,920 bytes. Its folders name the class that the picture is confused with:
 the column is called `confused_with`, and there is no label.
 
-Afterwards `load_dataset("hf_robust/imagenet-o")` works offline from any folder. The same as `hf-robust build imagenet-o`;
-counts, checksum and how a path becomes a row: hf_robust/builders/imagenet_o.py.
+Afterwards `load_dataset("hf_robust/imagenet-o")` works offline from any folder. The same as
+`hf-robust build imagenet-o`; counts, checksum and how a path becomes a row: hf_robust/builders/imagenet_o.py.
 """
 
 import sys

@@ -27,7 +27,7 @@ from builder_archives import (
     rows_of,
 )
 
-from hf_robust import labels, schema
+from hf_robust import labels
 from hf_robust.builders import NAMES, RECIPES, BuildError, build, find, installed, remove
 
 

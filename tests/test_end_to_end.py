@@ -30,10 +30,7 @@ from plain_protocols import (
 )
 from toy_world import FACTORY, SETS, Drawn, draw_all
 
-from hf_robust.labels import (
-    imagenet_1k_index,
-    spurious_classes,
-)
+from hf_robust.labels import imagenet_1k_index, spurious_classes
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -91,6 +88,8 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Flow:
         )
         for mode in MODES
     }  # fmt: skip
+    for done in (*built.values(), *evaluated.values()):
+        assert done.returncode == 0, done.stderr
     results = json.loads((runs / "results" / "results.json").read_text(encoding="utf-8"))
     assert results["schema_version"] == 1
     return Flow(folder, world, factory, data, runs, built, evaluated, results["results"])
@@ -109,11 +108,6 @@ def grids(flow: Flow) -> Own:
             return module(torch.from_numpy(np.ascontiguousarray(batch))).numpy()
 
     return Own(forward, 64, 0.95)
-
-
-def test_every_command_ends_well(flow: Flow) -> None:
-    for done in (*flow.built.values(), *flow.evaluated.values()):
-        assert done.returncode == 0, done.stderr
 
 
 def test_builds_keep_every_picture_and_list_the_differences(flow: Flow) -> None:

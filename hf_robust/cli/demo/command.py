@@ -18,8 +18,8 @@ def add_demo(commands: Any) -> None:
 
 def demo(options: argparse.Namespace) -> int:
     """Run the demonstration and print its table."""
-    from .flow import REMARK, run_demo
     from ...report import show
+    from .flow import REMARK, run_demo
 
     with progress_of(console_of()) as meter_of:
         outcome = run_demo(options.out, meter_of)
