@@ -7,7 +7,7 @@ archive is images_100_classes.zip, one folder a (class, component). No checksum 
 its SHA-256.
 
 Afterwards `load_dataset("hf_robust/spurious-imagenet")` works offline from any folder. The same as
-`hf-robust build spurious-imagenet`; counts, checksum and how a path becomes a row: hf_robust/builders/spurious_imagenet.py.
+`hf-robust build spurious-imagenet`; counts and how a path becomes a row: hf_robust/builders/spurious_imagenet.py.
 """
 
 import sys

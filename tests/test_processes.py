@@ -1,4 +1,4 @@
-"""The evaluate command in real processes: any number of them, launched either way, killed and resumed: the same bytes."""
+"""The evaluate command in real processes: any number of them, either launcher, killed and resumed: the same bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -171,8 +172,6 @@ def test_the_launcher_s_own_words_are_understood(command: str, expected: int | N
 def test_a_broken_picture_ends_the_command_with_a_sentence_and_keeps_the_parts(
     sets: Sets, tmp_path: Path, processes: str
 ) -> None:
-    from dataclasses import replace
-
     broken = replace(sets, validation=write_validation(tmp_path / "validation"))
     write(broken.validation / A_AND_O[0] / "ILSVRC2012_val_00000001.JPEG", b"no picture")
     done = finished([*HF_ROBUST, *arguments(broken, tmp_path / "runs", "--processes", processes)])

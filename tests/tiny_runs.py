@@ -108,7 +108,6 @@ def fragile():
         if picture.width == 1:
             raise IndexError("too narrow")
         return TRANSFORM(picture)
-    transform.__repr__ = lambda: "fragile"
     return Tiny(), transform
 
 

@@ -16,8 +16,8 @@ from .pictures import draw
 MODEL = "offline/efficientnet_lite0"
 BUILT = ("imagenet-a", "imagenet-o", "spurious-imagenet", "imagenet-d")
 REMARK = (
-    "These are miniatures made from a few photos and drawn patterns: they show how the package works and are no benchmark "
-    "results. The miniature of Spurious ImageNet uses the classes of the photos at hand, not the official 100."
+    "These are miniatures made from a few photos and drawn patterns: they show how the package works and are no "
+    "benchmark results. The miniature of Spurious ImageNet has the classes of the photos at hand, not the official 100."
 )
 
 
