@@ -53,7 +53,12 @@ def add_evaluate(commands: Any) -> None:
     speed.add_argument("--threads", type=int, metavar="N", help="CPU threads of each process (1)")
     speed.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="%(default)s")
     speed.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: what accelerate finds)")
-    speed.add_argument("--processes", default="auto", metavar="N", help="on this machine; auto: one a core on CPUs")
+    speed.add_argument(
+        "--processes",
+        type=_processes,
+        metavar="N",
+        help="on this machine (default: on CPUs, one a core and 100 pictures)",
+    )
     parser.add_argument("--allow-chance", action="store_true", help=CHANCE_HELP)
     parser.add_argument("--json", action="store_true", help="print results as JSON")
 
@@ -61,7 +66,7 @@ def add_evaluate(commands: Any) -> None:
 def evaluate(options: argparse.Namespace) -> int:
     """Run models on benchmarks, score them, print the table."""
     from ..models import model_names
-    from ..runner import DataPlaces, gather
+    from ..runner import DataPlaces, gather, is_launched
     from ..runner.workers import workers
 
     wanted = benchmarks_of(options.benchmark)
@@ -76,57 +81,63 @@ def evaluate(options: argparse.Namespace) -> int:
     if not needs.needs:
         raise LookupError("; ".join(f"{name}: {reason}" for name, reason in needs.absent.items()))
     world = _world(options, needs)
-    with workers(options.given, world.size if _starts_workers(options) else 1) as complaints:
+    helpers = 1 if is_launched() else world.size
+    with workers(options.given, helpers) as complaints:
         runs, broken = _run_models(options, names, wanted, needs, world)
     for complaint in complaints:
         print(f"hf-robust: a worker process failed, its work was done by the others: {complaint}", file=sys.stderr)
-    if world.rank != 0:
-        return 1 if broken else 0
-    return _finish(options, runs, broken)
+    # a launcher ends every process as soon as one fails: only the first says that a model did
+    return _finish(options, runs, broken) if world.rank == 0 else 0
+
+
+def _processes(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of processes from 1, or auto, got {text!r}")
+    return int(text)
 
 
 def _world(options: argparse.Namespace, needs: Needs) -> World:
     from ..runner import World, is_launched, join_world
     from ..runner.workers import auto_processes
 
-    asked = None if options.processes == "auto" else int(options.processes)
     if is_launched():
-        return join_world(options.device, asked)
+        return join_world(options.device, options.processes)
     alone = join_world(options.device)
-    if asked is None and alone.device == "cpu":
-        asked = auto_processes(needs.pictures)
-    options.processes = asked or 1
-    return World(0, options.processes, alone.device)
-
-
-def _starts_workers(options: argparse.Namespace) -> bool:
-    from ..runner import is_launched
-
-    return not is_launched() and options.processes > 1
+    auto = auto_processes(needs.pictures, options.threads or 1) if alone.device == "cpu" else 1
+    return World(0, options.processes or auto, alone.device)
 
 
 def _run_models(
     options: argparse.Namespace, names: Sequence[str], wanted: Sequence[Benchmark], needs: Needs, world: World
 ) -> tuple[list[Path], int]:
+    """The run folders of the models that could be run, and how many could not; each failure keeps its reason."""
     from ..models import ModelError
+    from ..predictions.plan import PlanError
     from ..runner import evaluate as run_model
     from ..runner import record_failure
 
-    runs, broken = [], 0
-    with progress_of(console_of(), silent=world.rank != 0) as meter:
+    runs: list[Path] = []
+    reasons: dict[str, str | None] = {}
+    with progress_of(console_of(), silent=world.rank != 0) as meter_of:
         for name in names:
             try:
-                runs.append(
-                    run_model(
-                        name, wanted, needs, options.out, options=_run_options(options), world=world, meter=meter(name)
-                    )
+                run = run_model(
+                    name, wanted, needs, options.out, options=_run_options(options), world=world, meter=meter_of(name)
                 )
             except ModelError as error:
-                broken += 1
-                record_failure(options.out, name, str(error))
+                reasons[name] = str(error)
+            except PlanError as error:  # nothing is wrong with the model: its earlier row stays as it is
+                print(f"hf-robust: error: {name}: {error}", file=sys.stderr)
+                continue
             else:
-                record_failure(options.out, name, None)
-    return runs, broken
+                reasons[name] = None
+                runs.append(run)
+    if world.rank == 0:
+        for name, reason in reasons.items():
+            record_failure(options.out, name, reason)
+    return runs, len(names) - len(runs)
 
 
 def _run_options(options: argparse.Namespace) -> RunOptions:

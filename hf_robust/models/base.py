@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Transform = Callable[["Image"], "torch.Tensor"]
 
 
-class ModelError(Exception):
+class ModelError(RuntimeError):
     """A model that cannot be loaded or run as asked: the row of the results table that names the reason."""
 
 

@@ -16,8 +16,8 @@ PICTURES_WORTH_A_PROCESS = 100  # below, starting Python and loading the model c
 MEMORY_PER_PROCESS = 2 << 30
 
 
-def auto_processes(pictures: int) -> int:
-    """How many single-thread processes to use on this machine's CPUs for that many forward passes.
+def auto_processes(pictures: int, threads: int = 1) -> int:
+    """How many processes of so many threads to use on this machine's CPUs for that many forward passes.
 
     Bounded by the cores that this process may use, by free memory (2 GiB each), and by the work.
     """
@@ -25,7 +25,7 @@ def auto_processes(pictures: int) -> int:
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     fits = int(psutil.virtual_memory().available // MEMORY_PER_PROCESS)
-    return max(1, min(cores, fits, pictures // PICTURES_WORTH_A_PROCESS))
+    return max(1, min(cores // threads, fits, pictures // PICTURES_WORTH_A_PROCESS))
 
 
 @contextmanager
