@@ -145,18 +145,18 @@ def _relabel(outputs: Outputs, source: Source, benchmark: Benchmark, zero_shot: 
         own = benchmark.zero_shot
         if own.column in outputs.groups:
             position = {name: i for i, name in enumerate(own.classes)}
-            categories = [position[name] for name in outputs.groups[own.column]]
+            categories = [position.get(name, -1) for name in outputs.groups[own.column]]
         else:
             position_of = {index: i for i, group in enumerate(own.label_groups) for index in group}
-            categories = [position_of[int(label)] for label in outputs.labels[:, 0]]
+            categories = [position_of.get(int(label), -1) for label in outputs.labels[:, 0]]
         return replace(outputs, labels=np.array(categories, dtype=np.int64).reshape(-1, 1))
     if source.label_groups is None:
         return outputs
     width = max(len(group) for group in source.label_groups)
     padded = {index: [*group, *[-1] * (width - len(group))] for group in source.label_groups for index in group}
-    return replace(
-        outputs, labels=np.array([padded[int(k)] for k in outputs.labels[:, 0]], np.int64).reshape(-1, width)
-    )
+    single = [[int(k), *[-1] * (width - 1)] for k in outputs.labels[:, 0]]  # a class of no group counts as itself
+    labels = np.array([padded.get(row[0], row) for row in single], dtype=np.int64).reshape(-1, width)
+    return replace(outputs, labels=labels)
 
 
 def _lacks(source: Source, read: SourceRead) -> Iterator[str]:

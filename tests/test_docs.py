@@ -167,7 +167,7 @@ def test_the_page_on_evaluating_names_every_field_of_a_result() -> None:
 @pytest.mark.parametrize("name", ["imagenet-a", "imagenet-o", "spurious-imagenet", "imagenet-d", "imagenet-val"])
 def test_the_page_on_building_names_every_column_of_a_set(name: str) -> None:
     text = (DOCS / "build.md").read_text(encoding="utf-8")
-    row = next(line for line in text.splitlines() if line.startswith(f"| `{name}`"))
+    row = [line for line in text.splitlines() if line.startswith(f"| `{name}`")][-1]
     every = next(line for line in text.splitlines() if line.startswith("| every set"))
     named = set(re.findall(r"`(\w+)`", row + every))
     assert set(RECIPES[name].features()) - named == set()
@@ -177,3 +177,14 @@ def test_the_page_on_building_names_every_column_of_a_set(name: str) -> None:
 def test_a_page_names_no_path_of_one_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert re.findall(r"(?<![\w./])/(?:home|root|work|tmp|Users)/\S*", text) == []
+
+
+def test_the_picture_is_small() -> None:
+    assert (DOCS / "imagenet-a-field.svg").stat().st_size < 200_000
+
+
+def test_the_picture_is_drawn_with_the_same_bytes_again(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the report extra")
+    for name in ("one.svg", "two.svg"):
+        subprocess.run([sys.executable, str(DOCS / "field.py"), str(tmp_path / name)], check=True)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()

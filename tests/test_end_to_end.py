@@ -189,6 +189,16 @@ def test_a_picture_is_forwarded_once_for_all_benchmarks_of_one_rule(flow: Flow) 
     ]  # fmt: skip
 
 
+def test_scoring_again_gives_the_same_results_and_refuses_accuracy_on_imagenet_o(flow: Flow) -> None:
+    """USER_REPORTS 5."""
+    again = here("score", flow.runs, "--json")
+    assert again.returncode == 0
+    assert sorted(json.loads(again.stdout)["results"], key=json.dumps) == sorted(flow.results, key=json.dumps)
+    refused = here("score", flow.runs, "--benchmark", "imagenet-o", "--metric", "top1_accuracy")
+    assert refused.returncode == 1
+    assert "top1_accuracy is not defined on imagenet-o: its folders name the class that" in refused.stderr
+
+
 # --- paths that are not the main one
 
 

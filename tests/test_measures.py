@@ -114,11 +114,13 @@ def peaks(n: int, *, right: int, height: float = 2.0) -> Classification:
 
 
 @pytest.mark.parametrize("n", [1, 2, 99])
-def test_calibration_of_fewer_than_a_bin_is_one_bin_and_says_so(n: int) -> None:
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
+def test_calibration_of_fewer_than_a_bin_is_one_bin_and_says_so(n: int, fraction: float) -> None:
     """USER_REPORTS 17. One bin: |mean confidence - accuracy|; the released function stops with an IndexError."""
-    view = peaks(n, right=n // 2)
+    right = int(fraction * n)
+    view = peaks(n, right=right)
     value = m.rms_calibration_error(view)
-    assert value.value == pytest.approx(abs(np.mean(view.test.confidence) - (n // 2) / n), abs=1e-12)
+    assert value.value == pytest.approx(abs(np.mean(view.test.confidence) - right / n), abs=1e-12)
     assert "one bin of all" in value.details["bins"]
     released = m.rms_calibration_error_released_code(view)
     assert released.value is None
@@ -149,6 +151,11 @@ def test_calibration_when_all_confidences_are_equal_does_not_depend_on_row_order
     gap = exp(1) / (exp(1) + 1) - 50 / 200  # the same in both bins
     assert m.rms_calibration_error(there).value == pytest.approx(gap, abs=1e-12)
     assert m.rms_calibration_error(back).value == pytest.approx(gap, abs=1e-12)
+
+
+@pytest.mark.parametrize(("right", "value"), [(0, 0.0), (150, 1.0)])
+def test_aurra_of_all_wrong_is_zero_and_of_all_right_is_one(right: int, value: float) -> None:
+    assert m.aurra(peaks(150, right=right)).value == value
 
 
 def test_aurra_is_the_mean_accuracy_of_the_i_most_confident() -> None:

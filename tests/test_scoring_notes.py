@@ -14,6 +14,8 @@ from scipy.stats import binomtest
 
 from hf_robust.benchmarks import Value, benchmark
 from hf_robust.labels import imagenet_1k_names, spurious_classes
+from hf_robust.predictions.parts import source_folder
+from hf_robust.predictions.read import read_source
 from hf_robust.scoring import failed, is_near_chance
 
 O = benchmark("imagenet-o").mask  # noqa: E741
@@ -277,3 +279,10 @@ def test_the_gate_at_200_pictures(right: int, refused: bool) -> None:
     upper = binomtest(right, 200).proportion_ci(method="wilson").high
     assert is_near_chance(Value(right / 200, 200, successes=right)) == (upper < 0.05)
     assert (upper < 0.05) == refused
+
+
+def test_a_class_filter_on_a_set_cut_by_rows_keeps_the_rows_of_those_classes(tmp_path: Path) -> None:
+    run = write_run(tmp_path, ["imagenet-a"], [Source("imagenet-a", [[6], [11], [6]], peaked([6, 11, 6]))])
+    read = read_source(source_folder(run, "imagenet-a", "model"), [6])
+    assert read.outputs.labels[:, 0].tolist() == [6, 6]
+    assert read.absent == ()

@@ -95,7 +95,8 @@ def read_source(folder: Path, wanted: Collection[int] | None = None, *, head: st
     head  name of the zero-shot head whose logits are wanted; None: the logits over the 1,000 ImageNet classes.
     """
     plan = SourcePlan.read(folder)
-    asked = [i for i, _, _ in plan.parts if wanted is None or i in wanted]
+    by_class = plan.cut == "class"
+    asked = [i for i, _, _ in plan.parts if wanted is None or not by_class or i in wanted]
     columns = read_label_space(folder.parent).imagenet_1k_columns()
     present = set(present_parts(folder, plan))
     pieces, failed, rows = [], [], {}
@@ -107,13 +108,18 @@ def read_source(folder: Path, wanted: Collection[int] | None = None, *, head: st
         failed += [(key, error) for key, error in zip(table[ID].to_pylist(), errors, strict=True) if error is not None]
         pieces.append(_outputs(table.filter(pa.array([e is None for e in errors])), columns, weights))
     absent = tuple(i for i in asked if i not in rows)
-    return SourceRead(plan, _join(pieces), tuple(failed), rows, absent)
+    outputs = _join(pieces)
+    if wanted is not None and not by_class:  # the parts of such a set hold rows of every class
+        outputs = outputs.select(np.asarray(np.isin(outputs.labels, list(wanted)).any(axis=1)))
+    return SourceRead(plan, outputs, tuple(failed), rows, absent)
 
 
 def _outputs(table: pa.Table, columns: NDArray[np.int64], head: HeadWeights | None) -> Outputs:
     if not len(table):  # every picture of the part failed: no columns to read
         everything = logits = np.zeros((0, len(columns) if head is None else len(head.bias)), np.float32)
-    elif EMBEDDINGS in table.column_names and head is not None:
+    elif EMBEDDINGS in table.column_names:
+        if head is None:
+            raise LookupError("the run holds embeddings but no head for these classes: run `evaluate` again")
         everything = logits = _matrix(table[EMBEDDINGS]) @ head.weight.T + head.bias
     else:
         everything = _matrix(table[LOGITS])
