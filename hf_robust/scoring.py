@@ -133,6 +133,8 @@ def _read(run: Path, source: Source, mode: Mode, head: str | None) -> SourceRead
 def _why_not(source: Source, found: SourceRead | None) -> str:
     if found is None:
         return f"no {source.dataset} pictures were given"
+    if not found.absent and not found.failed:
+        return f"none of the needed classes has pictures in {source.dataset}"
     if not found.absent:
         return f"{len(found.failed)} pictures of its classes were given and none could be read"
     parts = "classes" if found.plan.cut == "class" else "parts"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -20,19 +21,25 @@ from .recipe import Recipe
 __all__ = ["NAMES", "OFFICIAL", "BuildError", "Built", "build", "find", "image_folder", "installed", "remove"]
 
 # A new data set is one module with its recipe and one line here, or an entry point in the group hf_robust.builders.
-OURS = (
-    imagenet_a.RECIPE,
-    imagenet_o.RECIPE,
-    spurious_imagenet.RECIPE,
-    imagenet_d.RECIPE,
-    imagenet_val.VALIDATION,
-    imagenet_val.TRAINING,
-)
 RECIPES: dict[str, Recipe] = {
-    **{point.name: point.load() for point in entry_points(group="hf_robust.builders")},
-    **{recipe.name: recipe for recipe in OURS},
+    recipe.name: recipe
+    for recipe in (
+        imagenet_a.RECIPE,
+        imagenet_o.RECIPE,
+        spurious_imagenet.RECIPE,
+        imagenet_d.RECIPE,
+        imagenet_val.VALIDATION,
+        imagenet_val.TRAINING,
+    )
 }
 NAMES = tuple(RECIPES)
+
+
+@functools.cache
+def recipes() -> Mapping[str, Recipe]:
+    """Every data set that can be built: ours, then those of installed plug-ins."""
+    plugins = {point.name: point.load() for point in entry_points(group="hf_robust.builders")}
+    return {**plugins, **RECIPES}
 
 
 def build(
@@ -55,9 +62,9 @@ def build(
     BuildError lists the differences from the official archive (checksum, classes, counts, endings, names, unreadable
     or repeated pictures) or names the hostile member. A build of equal content returns the one that is there.
     """
-    if name not in RECIPES:
-        raise BuildError(f"unknown data set {name!r}; known: {', '.join(NAMES)}")
-    recipe, root = RECIPES[name], cache_root(out)
+    if name not in recipes():
+        raise BuildError(f"unknown data set {name!r}; known: {', '.join(recipes())}")
+    recipe, root = recipes()[name], cache_root(out)
     with building(root, name) as work:
         archive, path = _open(recipe, source, work)
         with archive:
