@@ -182,7 +182,7 @@ def test_validation_without_one_of_os_classes_is_a_failure_and_not_a_row_of_noth
     (only,) = scored(tmp_path)
     assert only["metric"] is None
     assert "no predictions of imagenet-val" in only["reason"]
-    assert "0 pictures of its classes were given" in only["reason"]
+    assert "none of the needed classes has pictures in imagenet-val" in only["reason"]
 
 
 def test_a_source_of_which_nothing_could_be_read_is_a_failure_that_says_so(tmp_path: Path) -> None:
