@@ -134,7 +134,7 @@ def _linear_head(logits: torch.Tensor, linears: list[tuple[torch.nn.Linear, torc
             if features.shape != (1, layer.in_features):
                 return None
             again = torch.nn.functional.linear(features, layer.weight, layer.bias)
-            return layer if torch.allclose(again, logits, rtol=_TOLERANCE, atol=_TOLERANCE) else None
+            return layer if torch.allclose(again.float(), logits.float(), rtol=_TOLERANCE, atol=_TOLERANCE) else None
     return None
 
 

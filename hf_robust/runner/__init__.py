@@ -185,7 +185,7 @@ def _probe(need: Need, model: ImageClassifier, transform: Transform, device: str
     try:
         with torch.inference_mode():
             return {name: tuple(values.shape[1:]) for name, values in model.forward(pixels).items()}
-    except (RuntimeError, ValueError, AssertionError) as error:
+    except Exception as error:  # a forward is anybody's code
         raise ModelError(
             f"{model.name} cannot take the pictures of {need.dataset} under the rule {need.rule.name!r} "
             f"({'x'.join(map(str, pixels.shape[2:]))} pixels): {str(error).splitlines()[0] if str(error) else error!r}"

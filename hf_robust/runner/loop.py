@@ -128,10 +128,14 @@ def _run(job: Job, tensors: Sequence[torch.Tensor]) -> dict[str, NDArray[np.floa
     """The outputs of one micro-batch; ModelError where the model fails or does not give one row a picture."""
     try:
         outputs = _forward(job, tensors)
-    except RuntimeError as error:  # out of memory, most of all
+    except ModelError:
+        raise
+    except Exception as error:  # out of memory most of all, but a forward is anybody's code
+        first = (str(error).splitlines() or [repr(error)])[0]
+        said = first if isinstance(error, RuntimeError) else f"{type(error).__name__}: {first}"
         raise ModelError(
-            f"{job.model.name} failed on a batch of {len(tensors)} pictures of {job.rows.dataset}: "
-            f"{(str(error).splitlines() or [repr(error)])[0]}; if memory ran out, give a smaller --batch-size"
+            f"{job.model.name} failed on a batch of {len(tensors)} pictures of {job.rows.dataset}: {said}; "
+            "if memory ran out, give a smaller --batch-size"
         ) from error
     for name, values in outputs.items():
         if values.shape != (len(tensors), *job.shapes[name]):
