@@ -126,6 +126,8 @@ class Outputs:
     log_normaliser  float64, (N,): log-sum-exp over all outputs of the model, which may be more than K.
     labels          int64, (N, L): every column that counts as right, padded with -1; all -1 for a picture of none.
     groups          column name -> (N,) array, for splits.
+    sha256          of each picture's bytes.
+    extra           further output columns that were asked for: "features" (N, D), "confidence_logit" (N,), …
     """
 
     ids: tuple[str, ...]
@@ -133,6 +135,8 @@ class Outputs:
     log_normaliser: NDArray[np.float64]
     labels: NDArray[np.int64]
     groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    sha256: tuple[str | None, ...] = ()
+    extra: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -146,4 +150,6 @@ class Outputs:
             self.log_normaliser[where],
             self.labels[where],
             {name: values[where] for name, values in self.groups.items()},
+            tuple(self.sha256[i] for i in where) if self.sha256 else (),
+            {name: values[where] for name, values in self.extra.items()},
         )

@@ -20,7 +20,7 @@ from hf_robust.scoring import failed, is_near_chance
 
 O = benchmark("imagenet-o").mask  # noqa: E741
 FIELDS = {
-    "model", "benchmark", "metric", "split", "value", "n", "ci95", "protocol", "preprocessing", "run", "plan",
+    "model", "benchmark", "metric", "split", "ood_score", "value", "n", "ci95", "protocol", "preprocessing", "run", "plan",
     "complete", "subset", "headline", "n_failed", "reason", "notes", "details",
 }  # fmt: skip
 

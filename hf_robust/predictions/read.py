@@ -89,10 +89,13 @@ def _head_file(run: Path, name: str) -> Path:
     return run / HEADS_FOLDER / f"{name}.safetensors"
 
 
-def read_source(folder: Path, wanted: Collection[int] | None = None, *, head: str | None = None) -> SourceRead:
+def read_source(
+    folder: Path, wanted: Collection[int] | None = None, *, head: str | None = None, extra: Collection[str] = ()
+) -> SourceRead:
     """Outputs of the parts `wanted` (None: all) in part order.
 
-    head  name of the zero-shot head whose logits are wanted; None: the logits over the 1,000 ImageNet classes.
+    head   name of the zero-shot head whose logits are wanted; None: the logits over the 1,000 ImageNet classes.
+    extra  further output columns to read, such as "features"; LookupError where the run does not hold one.
     """
     plan = SourcePlan.read(folder)
     by_class = plan.cut == "class"
@@ -106,7 +109,7 @@ def read_source(folder: Path, wanted: Collection[int] | None = None, *, head: st
         rows[i] = len(table)
         errors = table[ERROR].to_pylist()
         failed += [(key, error) for key, error in zip(table[ID].to_pylist(), errors, strict=True) if error is not None]
-        pieces.append(_outputs(table.filter(pa.array([e is None for e in errors])), columns, weights))
+        pieces.append(_outputs(table.filter(pa.array([e is None for e in errors])), columns, weights, extra))
     absent = tuple(i for i in asked if i not in rows)
     outputs = _join(pieces)
     if wanted is not None and not by_class:  # the parts of such a set hold rows of every class
@@ -114,7 +117,7 @@ def read_source(folder: Path, wanted: Collection[int] | None = None, *, head: st
     return SourceRead(plan, outputs, tuple(failed), rows, absent)
 
 
-def _outputs(table: pa.Table, columns: NDArray[np.int64], head: HeadWeights | None) -> Outputs:
+def _outputs(table: pa.Table, columns: NDArray[np.int64], head: HeadWeights | None, extra: Collection[str]) -> Outputs:
     if not len(table):  # every picture of the part failed: no columns to read
         everything = logits = np.zeros((0, len(columns) if head is None else len(head.bias)), np.float32)
     elif EMBEDDINGS in table.column_names:
@@ -128,7 +131,18 @@ def _outputs(table: pa.Table, columns: NDArray[np.int64], head: HeadWeights | No
     own = {ID, IMAGE_SHA256, LABELS, ERROR, *OUTPUT_COLUMNS}
     groups = {name: np.array(table[name].to_pylist()) for name in table.column_names if name not in own}
     labels = pad(table[LABELS].to_pylist())
-    return Outputs(tuple(table[ID].to_pylist()), logits, log_sum_exp(everything), labels, groups)
+    ids, sha256 = tuple(table[ID].to_pylist()), tuple(table[IMAGE_SHA256].to_pylist())
+    more = {name: _extra(table, name) for name in extra if len(table)}
+    return Outputs(ids, logits, log_sum_exp(everything), labels, groups, sha256, more)
+
+
+def _extra(table: pa.Table, name: str) -> NDArray[np.float32]:
+    if name not in table.column_names:
+        raise LookupError(
+            f"the run holds no {name}: run `evaluate` again with --features, or with a model that has them"
+        )
+    scalar = pa.types.is_floating(table[name].type)
+    return np.asarray(table[name].combine_chunks()) if scalar else _matrix(table[name])
 
 
 def _matrix(column: pa.ChunkedArray) -> NDArray[np.float32]:
@@ -159,4 +173,6 @@ def _join(pieces: list[Outputs]) -> Outputs:
         np.concatenate([p.log_normaliser for p in pieces]),
         np.concatenate(labels),
         {name: np.concatenate([p.groups[name] for p in pieces]) for name in pieces[0].groups},
+        tuple(s for p in pieces for s in p.sha256),
+        {name: np.concatenate([p.extra[name] for p in pieces]) for name in pieces[0].extra},
     )

@@ -1,0 +1,87 @@
+"""Predictions on disk -> named values with intervals. No model, no pictures; everything may be scored at any time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..benchmarks import Benchmark, Value
+from ..metrics import wilson
+from ..predictions.plan import PLAN_FILE
+from .load import load
+from .rows import Asked, Named, Result, failed, failure, protocol, result
+
+__all__ = ["CHANCE_BELOW", "Asked", "Result", "failed", "is_near_chance", "score", "score_run"]
+
+CHANCE_BELOW = 0.05
+
+
+def score(runs: Path, benchmarks: Mapping[str, Benchmark], *, allow_chance: bool = False) -> list[Result]:
+    """One result a model, benchmark, metric and split, of everything that was asked for in `runs`.
+
+    A model or benchmark that failed is one result whose metric and value are None and whose reason says why.
+    """
+    if not runs.is_dir():
+        raise FileNotFoundError(
+            f"expected a folder that `hf-robust evaluate --out` wrote, got {str(runs)!r}, which is none"
+        )
+    results = [failure(f["model"], None, None, "", f["reason"]) for f in _read_all(runs / "failures")]
+    for run in sorted(path.parent for path in runs.glob(f"*/{PLAN_FILE}")):
+        plan = json.loads((run / PLAN_FILE).read_text(encoding="utf-8"))
+        for request in _read_all(run / "requests"):
+            benchmark = benchmarks.get(request["benchmark"])
+            reason = request["failure"]
+            if benchmark is None:
+                reason = f"benchmark {request['benchmark']!r} is not known here; known: {', '.join(sorted(benchmarks))}"
+            if reason is not None or benchmark is None:
+                results.append(failure(plan["model"], request["benchmark"], request["mode"], run.name, str(reason)))
+            else:
+                results += score_run(Asked(run, plan, benchmark, request["mode"]), allow_chance=allow_chance)
+    return results
+
+
+def _read_all(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
+def score_run(asked: Asked, *, allow_chance: bool = False) -> list[Result]:
+    """Every value of one benchmark from one run's predictions."""
+    benchmark, model = asked.benchmark, str(asked.plan["model"])
+    try:
+        loaded = load(asked.run, benchmark, asked.mode)
+        view: Any = benchmark.view.of(loaded.roles, None if loaded.zero_shot else benchmark.mask)
+        gate = benchmark.gate(view)
+        if not allow_chance and is_near_chance(gate):
+            return [failure(model, benchmark.name, asked.mode, asked.run.name, _near_chance(benchmark, gate))]
+        values = list(_values(benchmark, view))
+    except (LookupError, ValueError) as error:
+        reason = str(error.args[0] if error.args else error)
+        return [failure(model, benchmark.name, asked.mode, asked.run.name, reason)]
+    shared = protocol(asked, loaded)
+    return [result(asked, loaded, shared, named) for named in values]
+
+
+def _near_chance(benchmark: Benchmark, gate: Value) -> str:
+    return (
+        f"{benchmark.gate.__name__} is {gate.value:.1%} of {gate.n} clean pictures, near chance: probably a wrong "
+        "label order, normalisation or checkpoint. The predictions are kept; --allow-chance reports the numbers"
+    )
+
+
+def is_near_chance(gate: Value) -> bool:
+    """Whether the 95 % Wilson upper bound of a control's accuracy is below 0.05."""
+    return gate.successes is not None and wilson(gate.successes, gate.n)[1] < CHANCE_BELOW
+
+
+def _values(benchmark: Benchmark, view: Any) -> Iterator[Named]:
+    whole = None if benchmark.split is None else "all"
+    for measure in benchmark.measures:
+        yield Named(measure.__name__, whole, measure(view))
+    if benchmark.split is not None:
+        for value in benchmark.split.values:
+            part = view.split(benchmark.split.column, value)
+            for measure in benchmark.measures:
+                if not measure.__name__.startswith("control_"):
+                    yield Named(measure.__name__, value, measure(part))

@@ -1,0 +1,99 @@
+"""Rows of results.json: a value with everything that it depends on, or a failure with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..benchmarks import Benchmark, Mode, Value
+from ..metrics import wilson
+from ..predictions.read import read_label_space
+from .load import Loaded
+
+Result = dict[str, Any]
+
+_PLAN_FIELDS = ("weights", "dtype", "device", "prompts", "limit", "seed", "micro_batch")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One benchmark under one preprocessing mode, as asked of one run; `plan` is the run's plan.json."""
+
+    run: Path
+    plan: Mapping[str, Any]
+    benchmark: Benchmark
+    mode: Mode
+
+
+@dataclass(frozen=True)
+class Named:
+    """A value with its names: the metric, the split (None for a benchmark without splits) and the anomaly score."""
+
+    metric: str
+    split: str | None
+    value: Value
+    ood_score: str | None = None
+
+
+def protocol(asked: Asked, loaded: Loaded) -> dict[str, Any]:
+    """Everything that the values of a benchmark depend on, but for what differs from value to value."""
+    benchmark, mask = asked.benchmark, asked.benchmark.mask_name
+    if loaded.zero_shot and benchmark.zero_shot is not None:
+        mask = f"the {len(benchmark.zero_shot.classes)} zero-shot classes of {benchmark.name}"
+    return {
+        "class_mask": mask,
+        "label_space": read_label_space(asked.run).name,
+        "softmax": "float64 from float32 logits",
+        "preprocessing_mode": asked.mode,
+        "preprocessing": {role: read.plan.preprocessing for role, read in loaded.reads.items()},
+        "rules": {role: read.plan.rule for role, read in loaded.reads.items()},
+        "rows": {role: len(outputs) for role, outputs in loaded.roles.items()},
+        "data_fingerprints": {role: read.plan.fingerprint() for role, read in loaded.reads.items()},
+        "data_differences": {role: list(read.plan.differences) for role, read in loaded.reads.items()},
+        **benchmark.protocol,
+    }
+
+
+def result(asked: Asked, loaded: Loaded, protocol: Mapping[str, Any], named: Named) -> Result:
+    """The row of one value."""
+    value, limit = named.value, asked.plan["limit"]
+    left_out = value.details.get("left_out")
+    lacks = [*loaded.lacks, *([f"left out, no pair of halves or no output: {left_out}"] if left_out else [])]
+    headline = named.metric == asked.benchmark.headline and named.split in (None, "all") and named.ood_score is None
+    return {
+        "model": asked.plan["model"],
+        "benchmark": asked.benchmark.name,
+        "metric": named.metric,
+        "split": named.split,
+        "ood_score": named.ood_score,
+        "value": value.value,
+        "n": value.n,
+        "ci95": None if value.successes is None or value.value is None else list(wilson(value.successes, value.n)),
+        "protocol": dict(protocol),
+        "preprocessing": asked.mode,
+        "run": asked.run.name,
+        "plan": {name: asked.plan[name] for name in _PLAN_FIELDS},
+        "complete": not lacks,
+        "subset": limit is not None,
+        "headline": headline,
+        "n_failed": sum(len(read.failed) for read in loaded.reads.values()),
+        "reason": value.reason,
+        "notes": [*lacks, *loaded.notes],
+        "details": dict(value.details),
+    }
+
+
+def failure(model: str, benchmark: str | None, mode: str | None, run: str, reason: str) -> Result:
+    """The row of a model or benchmark that could not be run or scored."""
+    return {
+        "model": model, "benchmark": benchmark, "metric": None, "split": None, "ood_score": None, "value": None, "n": 0,
+        "ci95": None, "protocol": {}, "preprocessing": mode, "run": run, "plan": {}, "complete": False, "subset": False,
+        "headline": False, "n_failed": 0, "reason": reason, "notes": [], "details": {},
+    }  # fmt: skip
+
+
+def failed(results: Sequence[Result]) -> list[Result]:
+    """The results that stand for a model or benchmark that could not be run or scored."""
+    return [r for r in results if r["metric"] is None]
