@@ -1,4 +1,4 @@
-"""Top-k accuracy where an image may have several acceptable labels."""
+"""Top-k accuracy where an image may have several acceptable labels, over all classes or a mask of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def hits(logits: ArrayLike, labels: ArrayLike, *, k: int = 1) -> NDArray[np.bool
     [True, False]
     """
     array = matrix(logits)
-    acceptable = _labels(labels, array)
+    acceptable = label_columns(labels, array)
     if not 1 <= k <= array.shape[1]:
         raise ValueError(
             f"expected k in 1 .. {array.shape[1]} (the number of classes), got {k}: choose a smaller top-k"
@@ -45,7 +45,8 @@ def _rank(logits: NDArray[Any], column: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(np.where(np.isneginf(own[:, 0]), logits.shape[1], rank), dtype=np.int64)
 
 
-def _labels(labels: ArrayLike, logits: NDArray[Any]) -> NDArray[np.int64]:
+def label_columns(labels: ArrayLike, logits: NDArray[Any]) -> NDArray[np.int64]:
+    """`labels` as int64 (N, L), padded with -1; ValueError unless each row has one and all are columns of `logits`."""
     array = np.asarray(labels)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"expected integers in labels, got {array.dtype}: pass class columns padded with -1")
@@ -65,6 +66,38 @@ def _labels(labels: ArrayLike, logits: NDArray[Any]) -> NDArray[np.int64]:
             "without a class, leave them out"
         )
     return array.astype(np.int64)
+
+
+def restrict(
+    logits: ArrayLike, labels: ArrayLike, classes: ArrayLike
+) -> tuple[NDArray[np.floating[Any]], NDArray[np.int64]]:
+    """Logits (N, C) of the columns `classes` alone, and the labels as columns of those; before argmax and softmax.
+
+    logits  (N, K).   labels  int (N,) or (N, L), padded with -1.   classes  int (C,), distinct columns, in any order.
+    A label outside the mask becomes -1; a row without any label left is what `hits` names: drop it first. ValueError
+    for an empty mask, a repeated class, and a class or label that is no column.
+
+    >>> logits, labels = restrict([[9.0, 1.0, 2.0]], [2], [2, 1])
+    >>> logits.tolist(), labels.tolist()
+    ([[2.0, 1.0]], [[0]])
+    """
+    array = matrix(logits)
+    columns = label_columns(labels, array)
+    mask = np.asarray(classes)
+    if mask.ndim != 1 or not mask.size or mask.dtype.kind not in "iu":
+        raise ValueError(
+            f"expected class columns of shape (C,), C >= 1, got {mask.dtype} {mask.shape}: pass their indices, "
+            "np.flatnonzero of a boolean mask"
+        )
+    repeated = np.unique(mask).size < mask.size
+    if repeated or mask.min() < 0 or mask.max() >= array.shape[1]:
+        raise ValueError(
+            f"expected distinct classes in 0 .. {array.shape[1] - 1}, got {mask.min()} .. {mask.max()}"
+            f"{' with repeats' if repeated else ''}: check the label space"
+        )
+    place = np.full(array.shape[1] + 1, -1, dtype=np.int64)  # the last entry answers for the padding
+    place[mask] = np.arange(mask.size)
+    return array[:, mask], place[columns]
 
 
 def accuracy(correct: ArrayLike) -> float:

@@ -86,6 +86,18 @@ def both_groups(positive: NDArray[np.bool_], name: str, *, yes: str, no: str) ->
         )
 
 
+def some_rows(array: NDArray[Any], name: str) -> None:
+    """ValueError where an array has no row."""
+    if not len(array):
+        raise ValueError(f"expected at least one row in {name}, got none: check that the run holds predictions")
+
+
+def level(value: float) -> None:
+    """ValueError unless a confidence level is a fraction strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"expected level in (0, 1), got {value}: pass a fraction such as 0.95")
+
+
 def no_nan_logits(logits: NDArray[Any], name: str, *, first_row: int = 0) -> None:
     """ValueError naming the first row of (N, K) logits that holds NaN or +inf; -inf (no such output) is allowed."""
     bad = np.flatnonzero((np.isnan(logits) | np.isposinf(logits)).any(axis=1))

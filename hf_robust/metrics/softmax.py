@@ -57,6 +57,18 @@ def log_sum_exp(logits: ArrayLike) -> NDArray[np.float64]:
     return result
 
 
+def softmax(logits: ArrayLike) -> NDArray[np.float64]:
+    """Probabilities of each row: float64 (N, K), the one function here that holds them all; errors as `log_sum_exp`.
+
+    >>> softmax([[0.0, 0.0], [float("-inf"), 1.0]]).round(12).tolist()
+    [[0.5, 0.5], [0.0, 1.0]]
+    """
+    array = matrix(logits)
+    result = array.astype(np.float64)
+    result -= log_sum_exp(array)[:, None]
+    return np.exp(result, out=result)
+
+
 def max_probability(logits: ArrayLike) -> NDArray[np.float64]:
     """Maximum softmax probability of each row, the confidence of the benchmarks: float64 (N,) in (0, 1].
 

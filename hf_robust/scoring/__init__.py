@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..benchmarks import Benchmark, Value
 from ..metrics import wilson
 from ..predictions.plan import PLAN_FILE
-from .load import load
+from .load import Loaded, load
 from .rows import Asked, Named, Result, failed, failure, protocol, result
 
-__all__ = ["CHANCE_BELOW", "Asked", "Result", "failed", "is_near_chance", "score", "score_run"]
+__all__ = ["CHANCE_BELOW", "Asked", "Result", "asked_of", "failed", "is_near_chance", "score", "score_run", "view_of"]
 
 CHANCE_BELOW = 0.05
 
@@ -46,12 +46,30 @@ def _read_all(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
 
 
+def asked_of(runs: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Asked]:
+    """Every benchmark that was asked for in `runs` and is known, run by run; those that failed are left out."""
+    for run in sorted(path.parent for path in runs.glob(f"*/{PLAN_FILE}")):
+        plan = json.loads((run / PLAN_FILE).read_text(encoding="utf-8"))
+        for request in _read_all(run / "requests"):
+            if request["benchmark"] in benchmarks and request["failure"] is None:
+                yield Asked(run, plan, benchmarks[request["benchmark"]], request["mode"])
+
+
+def view_of(asked: Asked, extra: Collection[str] = ()) -> tuple[Loaded, Any]:
+    """What is on disk for a benchmark, and the view that its measures look at.
+
+    Raises LookupError where a role has no predictions and ValueError where labels and classes do not fit.
+    """
+    loaded = load(asked.run, asked.benchmark, asked.mode, extra)
+    mask = None if loaded.zero_shot else asked.benchmark.mask
+    return loaded, asked.benchmark.view.of(loaded.roles, mask)
+
+
 def score_run(asked: Asked, *, allow_chance: bool = False) -> list[Result]:
     """Every value of one benchmark from one run's predictions."""
     benchmark, model = asked.benchmark, str(asked.plan["model"])
     try:
-        loaded = load(asked.run, benchmark, asked.mode)
-        view: Any = benchmark.view.of(loaded.roles, None if loaded.zero_shot else benchmark.mask)
+        loaded, view = view_of(asked)
         gate = benchmark.gate(view)
         if not allow_chance and is_near_chance(gate):
             return [failure(model, benchmark.name, asked.mode, asked.run.name, _near_chance(benchmark, gate))]

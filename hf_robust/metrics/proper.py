@@ -1,0 +1,158 @@
+"""Proper scores of whole probability vectors, and the temperature that makes them best.
+
+labels are int (N,), or (N, L) padded with -1 where an image has several acceptable classes; those count as one event,
+whose probability is their sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import checks
+from .accuracy import label_columns
+from .softmax import chunks, log_sum_exp, matrix
+
+# half-precision softmax over 1,000 classes is off by about 1e-2: refused, for the score would be too
+SUM_SLACK = 1e-3
+TEMPERATURES = (1e-3, 1e3)
+
+
+def _acceptable(labels: NDArray[np.int64], classes: int) -> NDArray[np.bool_]:
+    """Whether a column is acceptable: bool (N, K), each once however often a row repeats it."""
+    result = np.zeros((len(labels), classes + 1), dtype=np.bool_)  # padding lands in the last column
+    np.put_along_axis(result, labels, True, axis=1)
+    return result[:, :classes]
+
+
+def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """Mean squared distance, in [0, 2], of the probabilities from the truth over all classes; lower is better.
+
+    probabilities  (N, K) in [0, 1], rows sum to 1 (within 1e-3): see `softmax`.   labels: see the module.
+    (1 - p)^2 + sum of the squares of all other classes, p the probability of the acceptable ones; with one label the
+    score of Brier, Monthly Weather Review 78 (1950). ValueError names the first row that is no distribution.
+
+    >>> round(brier_score([[0.8, 0.2]], [0]), 12)  # 0.2^2 + 0.2^2
+    0.08
+    >>> brier_score([[0.5, 0.25, 0.25]], [[0, 1]])  # (1 - 0.75)^2 + 0.25^2
+    0.125
+    """
+    array = matrix(probabilities)
+    columns = label_columns(labels, array)
+    checks.some_rows(array, "probabilities")
+    total = 0.0
+    for rows in chunks(array):
+        part = array[rows].astype(np.float64)
+        _distributions(part, first_row=rows.start)
+        right = _acceptable(columns[rows], array.shape[1])
+        event = np.sum(part, axis=1, where=right)
+        total += float(((1 - event) ** 2).sum() + np.sum(part**2, where=~right))
+    return total / len(array)
+
+
+def _distributions(part: NDArray[np.float64], *, first_row: int) -> None:
+    slack = checks.PROBABILITY_SLACK
+    inside = ((part >= -slack) & (part <= 1 + slack)).all(axis=1)  # false for NaN
+    bad = np.flatnonzero(~inside | (np.abs(part.sum(axis=1) - 1) > SUM_SLACK))
+    if bad.size:
+        raise ValueError(
+            f"expected rows of probabilities in [0, 1] that sum to 1, got one with sum {part[bad[0]].sum():g} at row "
+            f"{first_row + bad[0]}: pass softmax outputs in float32 or better, not logits or per cent"
+        )
+
+
+def negative_log_likelihood(logits: ArrayLike, labels: ArrayLike, *, temperature: float = 1.0) -> float:
+    """Mean of -log(probability of the acceptable classes) in nats, >= 0; lower is better.
+
+    logits  (N, K), divided by `temperature` before the softmax; log-probabilities do as well. -inf in a column that the
+    model has no output for.   labels: see the module.
+    ValueError where a row's acceptable classes all have -inf (the value would be infinite), for temperature <= 0, and
+    for logits as in `log_sum_exp`.
+
+    >>> round(negative_log_likelihood([[0.0, 0.0]], [1]) / np.log(2), 12)
+    1.0
+    """
+    if not 0 < temperature < np.inf:
+        raise ValueError(f"expected a positive temperature, got {temperature}: 1 leaves the logits as they are")
+    array = matrix(logits)
+    columns = label_columns(labels, array)
+    checks.some_rows(array, "logits")
+    total = 0.0
+    for rows in chunks(array):
+        part = array[rows].astype(np.float64)
+        checks.no_nan_logits(part, "logits", first_row=rows.start)
+        right = _acceptable(columns[rows], array.shape[1])
+        _possible(part, right, first_row=rows.start)
+        part /= temperature
+        total += float((log_sum_exp(part) - log_sum_exp(np.where(right, part, -np.inf))).sum())
+    return max(0.0, total / len(array))
+
+
+def _possible(part: NDArray[np.float64], right: NDArray[np.bool_], *, first_row: int) -> None:
+    bad = np.flatnonzero(~(right & np.isfinite(part)).any(axis=1))
+    if bad.size:
+        raise ValueError(
+            f"expected a finite logit for an acceptable class, got none at row {first_row + bad[0]}: the likelihood is "
+            "zero there; leave out rows whose class the model has no output for"
+        )
+
+
+def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
+    """The temperature T whose softmax(logits / T) has the smallest negative log-likelihood of the labels.
+
+    Guo et al., arXiv 1706.04599: T > 1 for an overconfident model. Newton's method on 1 / T inside a bracket; the
+    minimum is unique with one label a row. Input as in `negative_log_likelihood`; fit on other rows than those that
+    are scored. ValueError where no T in 1e-3 .. 1e3 is best: every row right (T would go to 0), or ranking no better
+    than chance (T would grow without end).
+
+    >>> round(fit_temperature([[np.log(9), 0]] * 4, [0, 0, 0, 1]), 6)  # 3 of 4 right: log(9) / T must be log(3)
+    2.0
+    """
+    negative_log_likelihood(logits, labels)  # all checks
+    array = matrix(logits)
+    columns = label_columns(labels, array)
+    low, high = 1 / TEMPERATURES[1], 1 / TEMPERATURES[0]
+    if _slope(array, columns, low)[0] >= 0 or _slope(array, columns, high)[0] <= 0:
+        raise ValueError(
+            f"expected logits with a best temperature in {TEMPERATURES[0]:g} .. {TEMPERATURES[1]:g}, got {len(array)} "
+            "rows without one (all right, or no better than chance): fit on more rows, or check the labels"
+        )
+    beta = 1.0
+    for _ in range(200):
+        first, second = _slope(array, columns, beta)
+        low, high = (beta, high) if first < 0 else (low, beta)
+        step = beta - first / second if second > 0 else 0.0
+        after = step if low < step < high else float(np.sqrt(low * high))
+        if first == 0 or abs(after - beta) <= 1e-12 * beta:
+            break
+        beta = after
+    return 1 / beta
+
+
+def _slope(logits: NDArray[Any], labels: NDArray[np.int64], beta: float) -> tuple[float, float]:
+    """First and second derivative of the summed negative log-likelihood in beta = 1 / T."""
+    first = second = 0.0
+    for rows in chunks(logits):
+        part = logits[rows].astype(np.float64)
+        part -= part.max(axis=1, keepdims=True)
+        right = _acceptable(labels[rows], logits.shape[1])
+        mean, spread = _moments(part, beta, np.ones_like(right))
+        own_mean, own_spread = _moments(part, beta, right)
+        first += float((mean - own_mean).sum())
+        second += float((spread - own_spread).sum())
+    return first, second
+
+
+def _moments(
+    logits: NDArray[np.float64], beta: float, among: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and variance of the logits of each row under softmax(beta x logits) over the columns `among`."""
+    there = among & np.isfinite(logits)
+    value = np.where(there, logits, 0.0)
+    highest = np.max(logits, axis=1, keepdims=True, where=there, initial=-np.inf)
+    weight = np.where(there, np.exp(beta * np.minimum(value - highest, 0.0)), 0.0)
+    weight /= weight.sum(axis=1, keepdims=True)
+    mean = (weight * value).sum(axis=1)
+    return mean, (weight * (value - mean[:, None]) ** 2).sum(axis=1)
