@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 VALIDATION, TRAIN = "imagenet-val", "imagenet-train"
+FLAGS = {VALIDATION: "--imagenet-val", TRAIN: "--imagenet-train"}  # ImageNet's own sets, cut by class
 
 
 class MissingDataError(LookupError):
@@ -94,25 +95,21 @@ def decode(data: bytes) -> Image:
         raise PictureError(f"{type(error).__name__}: {error}") from error
 
 
-def open_rows(
-    dataset: str, *, built: Path | None = None, validation: str | None = None, repo: str | None = None
-) -> Rows:
+def open_rows(dataset: str, *, built: Path | None = None, place: str | None = None, repo: str | None = None) -> Rows:
     """The rows of a data set.
 
-    built       folder that `build --out` wrote to; None: the data sets' cache of this machine.
-    validation  for imagenet-val: a folder of WordNet-id folders, read in place, or a Hub repo.
-    repo        Hub repo to fall back to where the set is not built here.
+    built  folder that `build --out` wrote to; None: the data sets' cache of this machine.
+    place  for imagenet-val and imagenet-train: a folder of WordNet-id folders, read in place, or a Hub repo.
+    repo   Hub repo to fall back to where the set is not built here.
     Raises MissingDataError where it is nowhere.
     """
-    if dataset == VALIDATION and validation is not None:
-        if Path(validation).is_dir():
-            return _in_place(dataset, Path(validation))
-        return _from_hub(dataset, validation)
+    if dataset in FLAGS and place is not None:
+        return _in_place(dataset, Path(place)) if Path(place).is_dir() else _from_hub(dataset, place)
     try:
         found = builders.find(dataset, out=built)
     except LookupError as error:
         if repo is None or built is not None:
-            hint = "; or give its folder with --imagenet-val" if dataset == VALIDATION else ""
+            hint = f"; or give its folder with {FLAGS[dataset]}" if dataset in FLAGS else ""
             raise MissingDataError(f"{error.args[0]}{hint}") from error
         return _from_hub(dataset, repo)
     return _from_splits(dataset, found.load(), complete=found.complete, differences=found.differences)
@@ -146,7 +143,7 @@ def _from_splits(dataset: str, splits: Any, *, complete: bool, differences: tupl
         groups,
     )
     pictures = whole.select_columns(IMAGE)
-    by_class = dataset in (VALIDATION, TRAIN)
+    by_class = dataset in FLAGS
     return Rows(dataset, table, lambda i: _stored_bytes(pictures[i][IMAGE]), complete, differences, by_class)
 
 
@@ -175,8 +172,8 @@ def _from_hub(dataset: str, repo: str) -> Rows:
             f"{dataset} is not on this machine and the Hub cannot be reached ({type(error).__name__}): "
             f"hf-robust build {dataset} --source PATH"
         ) from error
-    if dataset == VALIDATION:
-        return _from_labelled(dataset, load_dataset(repo, split="validation"))
+    if dataset in FLAGS:
+        return _from_labelled(dataset, load_dataset(repo, split="validation" if dataset == VALIDATION else "train"))
     return _from_splits(dataset, load_dataset(repo), complete=True, differences=())
 
 

@@ -288,7 +288,7 @@ def test_a_limit_draws_the_same_rows_each_time_and_others_with_another_seed(sets
 
 
 def test_a_limit_below_the_number_of_classes_keeps_one_picture_of_every_class(sets: Sets) -> None:
-    rows = open_rows("imagenet-val", validation=str(sets.validation)).limited(2, 0)
+    rows = open_rows("imagenet-val", place=str(sets.validation)).limited(2, 0)
     assert Counter(labels.imagenet_1k().wnids[k] for (k,) in rows.table.labels) == dict.fromkeys(VALIDATION, 1)
     assert Image.open(io.BytesIO(rows.read(0))).size == (16, 12)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -182,13 +183,24 @@ IMAGENET_VAL = Benchmark(
     protocol=MappingProxyType({"confidence": "maximum softmax probability over all outputs of the model"}),
 )
 
+IMAGENET_TRAIN = replace(
+    IMAGENET_VAL,
+    name="imagenet-train",
+    title="ImageNet training",
+    description="The training pictures of ILSVRC 2012, or some of them: what out-of-distribution scores fit on.",
+    sources=(Source("test", "imagenet-train"),),
+    measures=(m.top1_accuracy,),
+    caveats=("Accuracy on the pictures that a model was trained on says nothing about other pictures.",),
+    fit_only=True,
+)
+
 PUBLISHED = (IMAGENET_A, IMAGENET_O, SPURIOUS_IMAGENET, IMAGENET_D, IMAGENET_VAL)
 
 
 @cache
 def benchmarks() -> Mapping[str, Benchmark]:
     """Every benchmark by name: ours, then those of plug-ins (entry points in the group hf_robust.benchmarks)."""
-    known = {b.name: b for b in PUBLISHED}
+    known = {b.name: b for b in (*PUBLISHED, IMAGENET_TRAIN)}
     for point in entry_points(group="hf_robust.benchmarks"):
         benchmark = point.load()
         known.setdefault(benchmark.name, benchmark)

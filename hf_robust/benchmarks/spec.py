@@ -126,6 +126,7 @@ class Benchmark:
     zero_shot: ZeroShot | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
+    fit_only: bool = False  # its predictions serve fits; its numbers compare nothing, so `all` leaves it out
 
     def measure(self, metric: str) -> Measure:
         """The measure of that name; KeyError with the reason where the protocol refuses it, or with the known names."""

@@ -31,6 +31,7 @@ def add_evaluate(commands: Any) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="RUNS", help="folder for predictions and results")
     data = parser.add_argument_group("data")
     data.add_argument("--imagenet-val", metavar="FOLDER_OR_REPO", help="folders named by WordNet id, read in place")
+    data.add_argument("--imagenet-train", metavar="FOLDER_OR_REPO", help="the same of training pictures, for fits")
     data.add_argument("--data", type=Path, metavar="DIR", help=DATA_HELP)
     data.add_argument(
         "--preprocessing", choices=("model", "published"), default="model",
@@ -74,7 +75,7 @@ def evaluate(options: argparse.Namespace) -> int:
     needs = gather(
         wanted,
         options.preprocessing,
-        DataPlaces(options.data, options.imagenet_val),
+        DataPlaces(options.data, options.imagenet_val, options.imagenet_train),
         limit=options.limit,
         seed=options.seed,
     )

@@ -76,7 +76,9 @@ def benchmarks_of(names: Sequence[str]) -> tuple[Benchmark, ...]:
     """The benchmarks of these names; `all` stands for every one."""
     from ..benchmarks import benchmark, benchmarks
 
-    return tuple(benchmarks().values()) if list(names) == ["all"] else tuple(benchmark(name) for name in names)
+    if list(names) == ["all"]:
+        return tuple(b for b in benchmarks().values() if not b.fit_only)
+    return tuple(benchmark(name) for name in names)
 
 
 def scored(runs: Path, options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -106,7 +106,7 @@ def calibration_error(
 
     confidence  (N,) in [0, 1].   correct  (N,) bool or 0/1.
     binning     "adaptive", the paper's: bins of `bin_size`, see `adaptive_bins`; fewer examples than a bin make one bin
-                of all (see `n_bins`). "equal_width": `bins` intervals, see `equal_width_bins`; with norm 1 the usual ECE.
+                of all (see `n_bins`). "equal_width": `bins` intervals, see `equal_width_bins`; norm 1 is the usual ECE.
     debiased    norm 2 only: takes the sampling error of each bin's accuracy off (Kumar, Liang and Ma, arXiv
                 1909.10155); bins of one example count 0 as in their code, and a negative sum gives 0.
     `released_code=True` (adaptive, not debiased) is the function of the repository natural-adv-examples: its last, most
@@ -153,7 +153,7 @@ def bin_norm(size: NDArray[Any], gap: NDArray[np.float64], *, norm: Norm) -> NDA
 def debiased_norm(
     size: NDArray[Any], confidence: NDArray[np.float64], accuracy: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Root of the sum over bins (last axis) of size / N x (gap^2 - accuracy (1 - accuracy) / (size - 1)), at least 0."""
+    """Root of the sum over bins (last axis) of size / N (gap^2 - accuracy (1 - accuracy) / (size - 1)), at least 0."""
     noise = accuracy * (1 - accuracy) / np.maximum(size - 1, 1)
     square = np.where(size > 1, (confidence - accuracy) ** 2 - noise, 0.0)
     return np.asarray(np.sqrt(np.maximum((size * square).sum(axis=-1) / size.sum(axis=-1), 0.0)))

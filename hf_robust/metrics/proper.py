@@ -30,7 +30,7 @@ def _acceptable(labels: NDArray[np.int64], classes: int) -> NDArray[np.bool_]:
 def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Mean squared distance, in [0, 2], of the probabilities from the truth over all classes; lower is better.
 
-    probabilities  (N, K) in [0, 1], rows sum to 1 (within 1e-3): see `softmax`.   labels: see the module.
+    probabilities  (N, K) in [0, 1], rows sum to 1 (within 1e-3): see `probabilities` in softmax.py.   labels: see the module.
     (1 - p)^2 + sum of the squares of all other classes, p the probability of the acceptable ones; with one label the
     score of Brier, Monthly Weather Review 78 (1950). ValueError names the first row that is no distribution.
 
@@ -71,8 +71,8 @@ def negative_log_likelihood(logits: ArrayLike, labels: ArrayLike, *, temperature
     ValueError where a row's acceptable classes all have -inf (the value would be infinite), for temperature <= 0, and
     for logits as in `log_sum_exp`.
 
-    >>> round(negative_log_likelihood([[0.0, 0.0]], [1]) / np.log(2), 12)
-    1.0
+    >>> round(negative_log_likelihood([[0.0, 0.0]], [1]), 6)  # log(2)
+    0.693147
     """
     if not 0 < temperature < np.inf:
         raise ValueError(f"expected a positive temperature, got {temperature}: 1 leaves the logits as they are")

@@ -57,10 +57,10 @@ def log_sum_exp(logits: ArrayLike) -> NDArray[np.float64]:
     return result
 
 
-def softmax(logits: ArrayLike) -> NDArray[np.float64]:
+def probabilities(logits: ArrayLike) -> NDArray[np.float64]:
     """Probabilities of each row: float64 (N, K), the one function here that holds them all; errors as `log_sum_exp`.
 
-    >>> softmax([[0.0, 0.0], [float("-inf"), 1.0]]).round(12).tolist()
+    >>> probabilities([[0.0, 0.0], [float("-inf"), 1.0]]).round(12).tolist()
     [[0.5, 0.5], [0.0, 1.0]]
     """
     array = matrix(logits)

@@ -62,11 +62,8 @@ def spurious_score(
     >>> spurious_score([0.9, 0.5, 0.6], [7, 7, 7], [False, False, True]).spurious_score  # (1/1 + 2/3) / 2
     0.8333333333333333
     """
-    values = checks.probabilities(probability, "probability")
-    classes = checks.integers(class_index, "class_index", like=values)
-    genuine = ~checks.flags(is_spurious, "is_spurious", like=values)
+    values, classes, genuine = pairs(probability, class_index, is_spurious)
     named = None if classified is None else checks.flags(classified, "classified", like=values)
-    _both_halves(classes, genuine)
     order = np.argsort(classes, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(classes[order])) + 1)
     each = tuple(_class(int(classes[g[0]]), values[g], genuine[g], None if named is None else named[g]) for g in groups)
@@ -78,6 +75,17 @@ def spurious_score(
         joint_auroc=joint.area(),
         per_class=each,
     )
+
+
+def pairs(
+    probability: ArrayLike, class_index: ArrayLike, is_spurious: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_]]:
+    """The checked input of `spurious_score`: probability, class, and whether a row is a validation picture."""
+    values = checks.probabilities(probability, "probability")
+    classes = checks.integers(class_index, "class_index", like=values)
+    genuine = ~checks.flags(is_spurious, "is_spurious", like=values)
+    _both_halves(classes, genuine)
+    return values, classes, genuine
 
 
 def _class(

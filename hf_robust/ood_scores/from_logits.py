@@ -81,7 +81,7 @@ def margin(logits: ArrayLike) -> Float:
 def gen(logits: ArrayLike, *, gamma: float = 0.1, top: int = 100) -> Float:
     """The generalised entropy sum p^gamma (1 - p)^gamma over the `top` highest probabilities: float64 (N,) >= 0.
 
-    Liu, Lochman and Zach, CVPR 2023, equation 4; gamma 0.1 and top 100 are theirs for ImageNet; fewer classes than
+    Liu, Lochman and Zach, CVPR 2023; gamma 0.1 and top 100 are theirs for ImageNet; fewer classes than
     `top` all take part. 1 - p of the highest class is summed over the other classes, so that confident rows do not
     all tie at 0. Memory: rows.py.
 
@@ -93,9 +93,7 @@ def gen(logits: ArrayLike, *, gamma: float = 0.1, top: int = 100) -> Float:
 
     def generalised(z: Float) -> Float:
         keep = min(top, z.shape[1])
-        ordered = np.partition(z, z.shape[1] - keep, axis=1) if keep < z.shape[1] else z.copy()
-        ordered.sort(axis=1)
-        log_p = ordered - log_sum_exp(ordered)[:, None]
+        log_p = log_probabilities(np.partition(z, sorted({z.shape[1] - keep, z.shape[1] - 1}), axis=1))
         rest = np.exp(log_p[:, :-1]).sum(axis=1)
         p = np.exp(log_p[:, -keep:-1])
         return np.asarray((p * (1 - p)) ** gamma).sum(axis=1) + (np.exp(log_p[:, -1]) * rest) ** gamma
@@ -149,12 +147,12 @@ def temperature_scaled_msp(
 
 
 def mcm(logits: ArrayLike, head: Head) -> Float:
-    """Maximum concept matching of a zero-shot model, -max_k softmax(cosine)_k at temperature 1: float64 (N,) in [-1, 0).
+    """Maximum concept matching of a zero-shot model, -max_k softmax(cosine)_k: float64 (N,) in [-1, 0).
 
     logits  (N, K) = scale * cosine(image, text k), as a zero-shot run stores them.
     head    the head they were made with: the length of its weight rows is the scale, which is divided out here.
     ValueError for a head whose rows differ in length or with a bias (an ordinary classifier), and for logits beyond
-    the scale. Ming et al., NeurIPS 2022, equation 3.
+    the scale. Ming et al., NeurIPS 2022 (arXiv 2211.13445), at their temperature of 1.
     """
     weight, bias = parts(head)
     lengths = np.linalg.norm(weight, axis=1)

@@ -14,7 +14,7 @@ _DIGIT = 16  # bits a pass: 65,536 counters
 
 
 def quantile(array: NDArray[np.floating[Any]], fraction: float) -> float:
-    """The quantile of all entries of a float matrix, linear between neighbours: numpy's default, in one chunk of memory.
+    """The quantile of all entries of a float matrix, linear between neighbours (numpy's default), in bounded memory.
 
     The k-th smallest number is found digit by digit: floats keep their order as unsigned integers once the sign is
     treated, and each pass counts the next 16 bits of the entries that share the digits found so far.
@@ -31,7 +31,7 @@ def quantile(array: NDArray[np.floating[Any]], fraction: float) -> float:
 
 
 def _order_statistic(array: NDArray[np.floating[Any]], rank: int) -> float:
-    bits = 64 if array.dtype == np.float64 else 32
+    bits = 64 if array.dtype.itemsize > 4 else 32
     found = 0
     for shift in range(bits - _DIGIT, -1, -_DIGIT):
         counts = np.zeros(2**_DIGIT, dtype=np.int64)
@@ -51,8 +51,8 @@ def _order_statistic(array: NDArray[np.floating[Any]], rank: int) -> float:
 def _keys(part: NDArray[np.floating[Any]], bits: int) -> NDArray[Any]:
     """Unsigned integers in the order of the floats: all bits flipped below zero, the sign bit set above."""
     kind = np.uint64 if bits == 64 else np.uint32
-    raw = np.ascontiguousarray(part, dtype=np.float64 if bits == 64 else np.float32).ravel().view(kind)
-    sign = kind(1 << (bits - 1))
+    raw: NDArray[Any] = np.ascontiguousarray(part, dtype=np.float64 if bits == 64 else np.float32).ravel().view(kind)
+    sign: Any = kind(1 << (bits - 1))
     return np.where(raw & sign, ~raw, raw | sign)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..benchmarks import Benchmark, Mode, Rule, Source, benchmarks
-from ..data import MissingDataError, Rows, open_rows
+from ..data import TRAIN, VALIDATION, MissingDataError, Rows, open_rows
 from ..predictions.parts import Part, cut
 
 
@@ -17,10 +17,16 @@ class DataPlaces:
 
     built       folder that `build --out` wrote to; None: the data sets' cache of this machine, then the Hub.
     validation  folder or Hub repo of the ImageNet validation pictures; None: a built imagenet-val.
+    training    the same of the ImageNet training pictures, which only serve fits.
     """
 
     built: Path | None = None
     validation: str | None = None
+    training: str | None = None
+
+    def own(self, dataset: str) -> str | None:
+        """The folder or repo given for one of ImageNet's own sets."""
+        return {VALIDATION: self.validation, TRAIN: self.training}.get(dataset)
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def _need(dataset: str, rule: Rule, rows: Rows, parts: tuple[Part, ...], users: 
 def _open(dataset: str, places: DataPlaces, limit: int | None, seed: int) -> tuple[Rows, tuple[Part, ...]]:
     known = benchmarks().get(dataset)
     repo = known.repo_id if known is not None else None
-    rows = open_rows(dataset, built=places.built, validation=places.validation, repo=repo)
+    rows = open_rows(dataset, built=places.built, place=places.own(dataset), repo=repo)
     rows = rows if limit is None else rows.limited(limit, seed)
     return rows, cut(rows.table, by_class=rows.by_class)
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from hf_robust.metrics import aupr, curve
 
 COLUMNS = ["score", "is_ood"]
-EXAMPLE = "\n".join(
-    "score,is_ood 0.97,1 0.91,0 0.88,1 0.83,1 0.74,0 0.66,1 0.52,0 0.45,0 0.37,0 0.21,1 0.14,0 0.05,0".split()
-)
+EXAMPLE = """\
+score,is_ood 0.97,1 0.91,0 0.88,1 0.83,1 0.74,0 0.66,1 0.52,0 0.45,0 0.37,0 0.21,1 0.14,0 0.05,0
+""".replace(" ", "\n")
 ABOUT = r"""# AUPR (out-of-distribution detection)
 How cleanly one score a row (higher = more out-of-distribution) finds the out-of-distribution rows, the positive class.
 
@@ -46,7 +46,7 @@ def score(text: str, path: str | None = None) -> tuple[str, Figure]:
     return f"## AUPR {value:.4f}\n{len(table):,} rows, chance {chance:.4f}", figure
 
 
-def page():
+def page() -> object:
     """The page, ready to launch."""
     import gradio as gr
 

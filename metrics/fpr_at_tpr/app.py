@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from hf_robust.metrics import auroc, curve, fpr_at_tpr
 
 COLUMNS = ["score", "is_ood"]
-EXAMPLE = "\n".join(
-    "score,is_ood 0.97,1 0.91,0 0.88,1 0.83,1 0.74,0 0.66,1 0.52,0 0.45,0 0.37,0 0.21,1 0.14,0 0.05,0".split()
-)
+EXAMPLE = """\
+score,is_ood 0.97,1 0.91,0 0.88,1 0.83,1 0.74,0 0.66,1 0.52,0 0.45,0 0.37,0 0.21,1 0.14,0 0.05,0
+""".replace(" ", "\n")
 ABOUT = r"""# FPR at a TPR (out-of-distribution detection)
 The share of in-distribution rows above the threshold that finds the wanted share of the out-of-distribution rows.
 
@@ -45,7 +45,7 @@ def score(text: str, path: str | None = None, tpr: float = 0.95, released: bool 
     return f"## FPR {value:.4f} at TPR {tpr:g}\n{len(table):,} rows, AUROC {auroc(scores, is_ood):.4f}", figure
 
 
-def page():
+def page() -> object:
     """The page, ready to launch."""
     import gradio as gr
 

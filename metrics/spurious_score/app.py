@@ -11,9 +11,11 @@ from hf_robust.metrics import spurious_score
 from hf_robust.metrics.columns import class_indices
 
 COLUMNS = ["probability", "class_index", "is_spurious"]
-EXAMPLE = "\n".join(
-    "probability,class_index,is_spurious 0.93,7,0 0.81,7,0 0.64,7,0 0.88,7,1 0.35,7,1 0.12,7,1 0.9,94,0 0.77,94,0 0.58,94,0 0.31,94,1 0.22,94,1 0.05,94,1 0.85,400,0 0.42,400,0 0.28,400,0 0.66,400,1 0.51,400,1 0.19,400,1".split()
-)
+EXAMPLE = """\
+probability,class_index,is_spurious 0.93,7,0 0.81,7,0 0.64,7,0 0.88,7,1 0.35,7,1 0.12,7,1 0.9,94,0
+0.77,94,0 0.58,94,0 0.31,94,1 0.22,94,1 0.05,94,1 0.85,400,0 0.42,400,0 0.28,400,0 0.66,400,1
+0.51,400,1 0.19,400,1
+""".replace(" ", "\n")
 ABOUT = r"""# Spurious score
 How well a class's probability tells its own pictures (positive) from pictures of only its spurious feature.
 
@@ -48,7 +50,7 @@ def score(text: str, path: str | None = None) -> tuple[str, Figure]:
     return f"## Spurious score {result.spurious_score:.4f}\n{about}", figure
 
 
-def page():
+def page() -> object:
     """The page, ready to launch."""
     import gradio as gr
 
