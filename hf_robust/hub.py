@@ -11,7 +11,7 @@ from types import MappingProxyType
 def metric_module_folders() -> Mapping[str, Path]:
     """The folder of each `evaluate` module by its name, sorted: `<folder>/<name>.py`, its card, page and requirements.
 
-    An installed wheel carries them inside the package, a checkout at its top. Pass a folder's path to `evaluate.load`.
+    An installed wheel carries them inside the package, a checkout at its top. Pass one as text to `evaluate.load`.
     Raises FileNotFoundError where neither place has them.
     """
     package = Path(str(files("hf_robust")))

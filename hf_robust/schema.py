@@ -143,7 +143,10 @@ class Outputs:
 
     def select(self, keep: NDArray[np.bool_]) -> Outputs:
         """The rows where `keep` is true."""
-        where = np.flatnonzero(keep)
+        return self.take(np.flatnonzero(keep))
+
+    def take(self, where: NDArray[np.integer[Any]]) -> Outputs:
+        """The rows at these positions, in this order."""
         return Outputs(
             tuple(self.ids[i] for i in where),
             self.logits[where],

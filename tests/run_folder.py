@@ -14,7 +14,7 @@ from hf_robust.benchmarks import benchmark, benchmarks
 from hf_robust.labels import LabelSpace, imagenet_1k
 from hf_robust.predictions.parts import RowTable, cut, finish, part_table, source_folder, write_part
 from hf_robust.predictions.plan import PLAN_FILE, SOURCE_FILE, Plan, SourcePlan, settle, write_json
-from hf_robust.predictions.read import HeadWeights, write_heads, write_label_space
+from hf_robust.predictions.read import HeadWeights, label_space_hash, write_heads, write_label_space
 from hf_robust.scoring import score
 
 A = benchmark("imagenet-a").mask
@@ -96,10 +96,11 @@ def write_run(
     **plan: Any,
 ) -> Path:
     """The folder of one run; `plan` replaces fields of PLAN."""
-    record = replace(PLAN, **plan)
+    space = space or imagenet_1k()
+    record = replace(PLAN, **{"label_space": label_space_hash(space), **plan})
     run = record.folder(runs)
     settle(record, run / PLAN_FILE)
-    write_label_space(run, space or imagenet_1k())
+    write_label_space(run, space)
     if heads:
         write_heads(run, heads)
     for source in sources:

@@ -227,7 +227,7 @@ def test_in_distribution_accuracy_stands_beside_the_detection() -> None:
 def test_detection_with_one_half_is_undefined_with_the_reason() -> None:
     view = detection(np.zeros((0, 2)), np.zeros((3, 2)), right=[])
     assert m.aupr(view).value is None
-    assert m.aupr(view).reason == "needs both halves: 0 in- and 3 out-of-distribution pictures"
+    assert m.aupr(view).reason == "needs both halves, got 0 in- and 3 out-of-distribution"
 
 
 # --- spurious pairs

@@ -12,6 +12,7 @@ import pytest
 
 from hf_robust.labels import imagenet_a_wnids, imagenet_o_wnids, indices_of
 from hf_robust.metrics import (
+    accuracy,
     aupr,
     auroc,
     aurra,
@@ -20,6 +21,7 @@ from hf_robust.metrics import (
     fpr_at_tpr,
     hits,
     max_probability,
+    soft_f1,
     spurious_score,
 )
 
@@ -48,6 +50,8 @@ def test_calibration_vectors(case):
             value = calibration_error(confidence, correct, norm=norm, released_code=released)
             assert value == pytest.approx(case[f"{name}_calibration_error_{suffix}"], abs=1e-9)
     assert aurra(confidence, correct) == pytest.approx(case["aurra"], abs=1e-9)
+    assert soft_f1(confidence, correct) == pytest.approx(case["soft_f1"], abs=1e-9)
+    assert accuracy(correct) == pytest.approx(case["accuracy"], abs=1e-9)
 
 
 @needs_vectors
@@ -56,7 +60,7 @@ def test_detection_vectors(case):
     out, inside = inputs("ood", case["recipe"])
     scores, is_ood = np.concatenate([out, inside]), np.repeat([True, False], [len(out), len(inside)])
     assert aupr(scores, is_ood) == pytest.approx(case["aupr"], abs=1e-9)
-    assert aupr(-scores, ~is_ood) == pytest.approx(case["aupr_in_positive"], abs=1e-9)
+    assert aupr(scores, is_ood, positive="id") == pytest.approx(case["aupr_in_positive"], abs=1e-9)
     assert auroc(scores, is_ood) == pytest.approx(case["auroc"], abs=1e-9)
     assert fpr_at_tpr(scores, is_ood) == pytest.approx(case["fpr95"], abs=1e-9)
     assert fpr_at_tpr(scores, is_ood, released_code=True) == pytest.approx(case["fpr95_released_code"], abs=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -76,10 +77,23 @@ def test_the_wheel_carries_every_module_and_every_asset(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_carries_every_metric_module(wheel: Path) -> None:
-    inside = zipfile.ZipFile(wheel).namelist()
-    scripts = [p.name for p in (ROOT / "metrics").glob("*/*.py") if p.stem == p.parent.name]
-    assert [s for s in scripts if not any(name.endswith(f"{s[:-3]}/{s}") for name in inside)] == []
+def test_the_wheel_carries_the_whole_folder_of_every_metric_module(wheel: Path) -> None:
+    files = [p for p in (ROOT / "metrics").glob("*/*") if p.is_file()]
+    expected = {f"hf_robust/metric_modules/{p.relative_to(ROOT / 'metrics').as_posix()}" for p in files}
+    assert len(expected) >= 6 * 4  # six modules: script, card, page, requirements
+    assert expected - set(zipfile.ZipFile(wheel).namelist()) == set()
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_finds_its_own_metric_modules(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    code = "from hf_robust.hub import metric_module_folders as f; print(*f().values(), sep='\\n')"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+    )
+    names = sorted(p.name for p in (ROOT / "metrics").iterdir() if p.is_dir())
+    assert done.stdout.split("\n")[:-1] == [str(tmp_path / "hf_robust" / "metric_modules" / name) for name in names]
 
 
 @pytest.mark.slow

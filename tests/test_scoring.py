@@ -195,14 +195,18 @@ def test_rows_of_one_source_in_another_order_give_the_same_numbers(tmp_path: Pat
     )
 
 
-def test_intervals_of_proportions_are_wilsons_and_other_numbers_have_none(tmp_path: Path) -> None:
+def test_intervals_of_proportions_are_wilsons_and_others_are_resampled(tmp_path: Path) -> None:
     labels = [A[i % 200] for i in range(120)]
     write_run(tmp_path, ["imagenet-a"], [Source("imagenet-a", [[k] for k in labels], draw(12, labels, right=0.3))])
     results = scored(tmp_path)
     accuracy = row(results, "top1_accuracy")
     expected = binomtest(round(accuracy["value"] * 120), 120).proportion_ci(method="wilson")
     assert accuracy["ci95"] == pytest.approx([expected.low, expected.high], abs=1e-12)
-    assert row(results, "aurra")["ci95"] is None
+    low, high = row(results, "aurra")["ci95"]
+    assert low < row(results, "aurra")["value"] < high
+    again = score(tmp_path, benchmarks())
+    assert row(again, "aurra")["ci95"] == [low, high]
+    assert row(score(tmp_path, benchmarks(), replicates=0), "aurra")["ci95"] is None
 
 
 # --- edges

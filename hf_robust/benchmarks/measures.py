@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..labels import imagenet_1k_names
-from ..metrics import detection, selective
+from ..metrics import detection, selective, weighted
 from ..metrics import hits as top_hits
 from ..metrics import spurious_score as score_pairs
 from ..metrics.calibration import calibration_error
-from .spec import Value
+from .spec import Sampling, Value
 from .views import Classification, Detection, Scored, SpuriousPairs
+
+Statistic = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+Metric = Callable[[NDArray[np.float64], NDArray[np.bool_]], float]
+Weighted = Callable[[NDArray[np.float64], NDArray[np.bool_]], Statistic]
 
 NO_CONTROL = "control not run: no validation pictures of the same classes were given (--imagenet-val)"
 
@@ -21,7 +26,8 @@ NO_CONTROL = "control not run: no validation pictures of the same classes were g
 def _proportion(correct: NDArray[np.bool_]) -> Value:
     if not len(correct):
         return Value(None, 0, reason="no picture to score")
-    return Value(float(correct.mean()), len(correct), successes=int(correct.sum()))
+    sampling = Sampling(weighted.mean(correct), len(correct), correct=correct)
+    return Value(float(correct.mean()), len(correct), successes=int(correct.sum()), sampling=sampling)
 
 
 def top1_accuracy(view: Classification) -> Value:
@@ -48,8 +54,11 @@ def _calibration(scored: Scored, *, released_code: bool) -> Value:
         value = calibration_error(scored.confidence, scored.correct, released_code=released_code)
     except ValueError as error:
         return Value(None, n, reason=str(error))
+    sampling = None if released_code else Sampling(weighted.calibration_error(scored.confidence, scored.correct), n)
     few = {"bins": "one bin of all: fewer than 100 examples"} if n < 100 else {}
-    return Value(value, n, details={"estimator": "adaptive bins of 100, last bin takes the remainder", **few})
+    return Value(
+        value, n, details={"estimator": "adaptive bins of 100, last bin takes the remainder", **few}, sampling=sampling
+    )
 
 
 def rms_calibration_error(view: Classification) -> Value:
@@ -66,7 +75,9 @@ def aurra(view: Classification) -> Value:
     """Area under the response rate accuracy curve: mean over i of the accuracy of the i most confident pictures."""
     if not len(view.test.outputs):
         return Value(None, 0, reason="no picture to score")
-    return Value(selective.aurra(view.test.confidence, view.test.correct), len(view.test.outputs))
+    confidence, correct = view.test.confidence, view.test.correct
+    sampling = Sampling(weighted.aurra(confidence, correct), len(correct))
+    return Value(selective.aurra(confidence, correct), len(correct), sampling=sampling)
 
 
 def control_top1_accuracy(view: Classification) -> Value:
@@ -79,35 +90,42 @@ def accuracy_drop(view: Classification) -> Value:
     control, test = control_top1_accuracy(view), top1_accuracy(view)
     if control.value is None or test.value is None:
         return Value(None, test.n, reason=control.reason or test.reason)
-    return Value(control.value - test.value, test.n, details={"n_control": control.n})
+    sampling = _drop(view) if view.control is not None else None
+    return Value(control.value - test.value, test.n, details={"n_control": control.n}, sampling=sampling)
 
 
-def _detected(view: Detection, metric: Callable[..., float], estimator: str) -> Value:
+def _drop(view: Classification) -> Sampling:
+    clean, hard = view.control.correct if view.control is not None else np.zeros(0, bool), view.test.correct
+    first, second, n = weighted.mean(clean), weighted.mean(hard), len(clean)
+    strata = np.repeat([0, 1], [n, len(hard)])
+    return Sampling(lambda weights: first(weights[:, :n]) - second(weights[:, n:]), n + len(hard), strata)
+
+
+def _detected(view: Detection, metric: Metric, weighted_metric: Weighted, estimator: str) -> Value:
     n_in, n_out = len(view.inside.outputs), len(view.outside.outputs)
     if not n_in or not n_out:
-        return Value(
-            None, n_in + n_out, reason=f"needs both halves: {n_in} in- and {n_out} out-of-distribution pictures"
-        )
+        return Value(None, n_in + n_out, reason=f"needs both halves, got {n_in} in- and {n_out} out-of-distribution")
+    counts = {"n_in": n_in, "n_out": n_out, "base_rate": n_out / (n_in + n_out)}
+    sampling = Sampling(weighted_metric(view.scores, view.is_ood), n_in + n_out, view.is_ood.astype(np.int64))
     value = metric(view.scores, view.is_ood)
-    chance = n_out / (n_in + n_out)
-    return Value(
-        value, n_in + n_out, details={"estimator": estimator, "n_in": n_in, "n_out": n_out, "base_rate": chance}
-    )
+    return Value(value, n_in + n_out, details={"estimator": estimator, **counts}, sampling=sampling)
 
 
 def aupr(view: Detection) -> Value:
     """Area under the precision-recall curve as average precision; out-of-distribution is the positive class."""
-    return _detected(view, detection.aupr, "average precision (step-wise, ties grouped); chance = base_rate")
+    estimator = "average precision (step-wise, ties grouped); chance = base_rate"
+    return _detected(view, detection.aupr, weighted.aupr, estimator)
 
 
 def auroc(view: Detection) -> Value:
     """Area under the receiver operating characteristic; ties count one half."""
-    return _detected(view, detection.auroc, "ties count one half; chance 0.5")
+    return _detected(view, detection.auroc, weighted.auroc, "ties count one half; chance 0.5")
 
 
 def fpr95(view: Detection) -> Value:
     """Smallest false positive rate at which at least 95 % of the out-of-distribution pictures are detected."""
-    return _detected(view, detection.fpr_at_tpr, "smallest false positive rate with true positive rate >= 0.95")
+    estimator = "smallest false positive rate with true positive rate >= 0.95"
+    return _detected(view, detection.fpr_at_tpr, weighted.fpr_at_tpr, estimator)
 
 
 def id_accuracy(view: Detection) -> Value:
@@ -115,15 +133,23 @@ def id_accuracy(view: Detection) -> Value:
     return _proportion(view.inside.correct)
 
 
-def _paired(view: SpuriousPairs, field: str, estimator: str) -> Value:
+def _paired(view: SpuriousPairs, field: str, statistic: Statistic | None, estimator: str) -> Value:
     n = len(view.probability)
-    if not n:
+    if not n or statistic is None:
         return Value(None, 0, reason="no class has both validation and spurious pictures")
     scores = score_pairs(view.probability, view.class_index, view.is_spurious)
     names = imagenet_1k_names()
     left_out = {"left_out": ", ".join(f"{k} {names[k]}" for k in view.left_out)} if view.left_out else {}
     counts = {"classes": len(np.unique(view.class_index)), "n_spurious": int(view.is_spurious.sum())}
-    return Value(float(getattr(scores, field)), n, details={"estimator": estimator, **counts, **left_out})
+    sampling = Sampling(statistic, n, 2 * view.class_index + view.is_spurious)
+    details = {"estimator": estimator, **counts, **left_out}
+    return Value(float(getattr(scores, field)), n, details=details, sampling=sampling)
+
+
+def _pair_statistic(view: SpuriousPairs, area: Literal["average_precision", "auroc"]) -> Statistic | None:
+    if not len(view.probability):
+        return None
+    return weighted.spurious_score(view.probability, view.class_index, view.is_spurious, area=area)
 
 
 def spurious_score(view: SpuriousPairs) -> Value:
@@ -131,17 +157,21 @@ def spurious_score(view: SpuriousPairs) -> Value:
 
     The paper's text says AUC; its released code, hence every published number, uses average precision.
     """
-    return _paired(view, "spurious_score", "mean over classes of average precision, validation pictures positive")
+    estimator = "mean over classes of average precision, validation pictures positive"
+    return _paired(view, "spurious_score", _pair_statistic(view, "average_precision"), estimator)
 
 
 def spurious_auroc(view: SpuriousPairs) -> Value:
     """Mean over classes of the area under the ROC curve: what the paper's text names, beside the published quantity."""
-    return _paired(view, "spurious_auroc", "mean over classes of AUROC, validation pictures positive")
+    estimator = "mean over classes of AUROC, validation pictures positive"
+    return _paired(view, "spurious_auroc", _pair_statistic(view, "auroc"), estimator)
 
 
 def spurious_joint_ap(view: SpuriousPairs) -> Value:
     """Average precision over all pairs pooled."""
-    return _paired(view, "joint_average_precision", "average precision over all classes pooled")
+    estimator = "average precision over all classes pooled"
+    pooled = weighted.aupr(view.probability, ~view.is_spurious) if len(view.probability) else None
+    return _paired(view, "joint_average_precision", pooled, estimator)
 
 
 def validation_top1_accuracy(view: SpuriousPairs) -> Value:

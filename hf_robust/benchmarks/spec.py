@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..schema import Outputs
 
 Mode = Literal["model", "published"]
@@ -60,6 +63,21 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """How a value follows from its rows, for intervals and paired comparisons.
+
+    statistic  row weights, int64 (R, n) -> values, float64 (R,); all ones give the value itself.
+    strata     (n,) groups that keep their size when rows are drawn again; None for one group.
+    correct    (n,) for a proportion: whether each row counts.
+    """
+
+    statistic: Callable[[NDArray[np.int64]], NDArray[np.float64]]
+    n: int
+    strata: NDArray[np.int64] | None = None
+    correct: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
 class Value:
     """One number and what it stands on: `n` rows, of them `successes` for a proportion; None where undefined."""
 
@@ -68,6 +86,7 @@ class Value:
     successes: int | None = None
     reason: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Sampling | None = field(default=None, compare=False)
 
 
 class View(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -87,12 +87,18 @@ class Classification:
         return replace(self, test=Scored(rows, self.test.mask), everything=Scored(rows, None))
 
 
+def minus_confidence(half: Scored) -> NDArray[np.float64]:
+    """(N,) minus the maximum softmax probability: the anomaly score of arXiv 1907.07174."""
+    return -half.confidence
+
+
 @dataclass(frozen=True)
 class Detection:
-    """In-distribution and out-of-distribution pictures; the anomaly score is minus the maximum softmax probability."""
+    """In-distribution and out-of-distribution pictures, and their anomaly score: the protocol's own unless replaced."""
 
     inside: Scored
     outside: Scored
+    anomaly: Callable[[Scored], NDArray[np.float64]] = minus_confidence
 
     @classmethod
     def of(cls, roles: Mapping[Role, Outputs], mask: Mask) -> Detection:
@@ -102,7 +108,7 @@ class Detection:
     @cached_property
     def scores(self) -> NDArray[np.float64]:
         """(N,) anomaly scores, higher = more out-of-distribution, in-distribution rows first."""
-        return -np.concatenate([self.inside.confidence, self.outside.confidence])
+        return np.concatenate([self.anomaly(self.inside), self.anomaly(self.outside)])
 
     @cached_property
     def is_ood(self) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from .. import __version__
 from .data import add_build, add_list, add_remove
 from .demo import add_demo
 from .evaluate import add_evaluate
-from .results import add_report, add_score
+from .results import add_compare, add_report, add_score
 
 INTERRUPTED = 130
 
@@ -39,6 +39,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hf-robust {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (add_demo, add_list, add_build, add_remove, add_evaluate, add_score, add_report):
+    for add in (add_demo, add_list, add_build, add_remove, add_evaluate, add_score, add_compare, add_report):
         add(commands)
     return parser

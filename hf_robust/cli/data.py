@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .display import DATA_HELP, command, console_of, progress_of
+from .display import DATA_HELP, command, console_of, print_rows, progress_of
 
 
 def add_list(commands: Any) -> None:
     """Declare the command."""
     parser = command(commands, "list", list_names, "what there is", "hf-robust list benchmarks --installed")
-    parser.add_argument("what", nargs="?", choices=("benchmarks", "metrics"), default="benchmarks")
+    parser.add_argument("what", nargs="?", choices=("benchmarks", "metrics", "scores"), default="benchmarks")
     parser.add_argument("--installed", action="store_true", help="only the data sets that are built on this machine")
     parser.add_argument("--data", type=Path, metavar="DIR", help=DATA_HELP)
     parser.add_argument("--json", action="store_true", help="machine-readable output")
@@ -40,44 +39,50 @@ def add_remove(commands: Any) -> None:
 
 
 def list_names(options: argparse.Namespace) -> int:
-    """Print the benchmarks or metrics."""
-    from .. import builders
-    from ..benchmarks import benchmarks
-
-    built = {b.name: b for b in builders.installed(out=options.data)}
-    rows: list[dict[str, Any]] = []
-    for benchmark in benchmarks().values():
-        here = built.get(benchmark.name)
-        if options.what == "metrics":
-            rows += [
-                {"metric": m.__name__, "benchmark": benchmark.name, "what": (m.__doc__ or "").splitlines()[0]}
-                for m in benchmark.measures
-            ]
-        elif here is not None or not options.installed:
-            state = "no" if here is None else f"{here.rows:,} pictures{'' if here.complete else ', incomplete'}"
-            rows.append({
-                "benchmark": benchmark.name, "headline": benchmark.headline, "built here": state,
-                "what": benchmark.description,
-            })  # fmt: skip
+    """Print the benchmarks, metrics or out-of-distribution scores."""
+    rows = {"benchmarks": _benchmark_rows, "metrics": _metric_rows, "scores": _score_rows}[options.what](options)
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
-        _print_rows(rows)
+        if rows:
+            print_rows(rows)
+        else:
+            print("nothing is built here yet: hf-robust build NAME --source PATH")
     return 0
 
 
-def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    from rich.table import Table
+def _benchmark_rows(options: argparse.Namespace) -> list[dict[str, str]]:
+    from .. import builders
+    from ..benchmarks import benchmarks
 
-    if not rows:
-        print("nothing is built here yet: hf-robust build NAME --source PATH")
-        return
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name in rows[0]:
-        table.add_column(name, overflow="fold", no_wrap=name != "what")
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    console_of(stderr=False).print(table)
+    built = {b.name: b for b in reversed(builders.installed(out=options.data))}  # the newest of each name stays
+    rows = []
+    for benchmark in benchmarks().values():
+        here = built.get(benchmark.name)
+        if here is not None or not options.installed:
+            state = "no" if here is None else f"{here.rows:,} pictures{'' if here.complete else ', incomplete'}"
+            facts = {"headline": benchmark.headline, "built here": state, "what": benchmark.description}
+            rows.append({"benchmark": benchmark.name, **facts})
+    return rows
+
+
+def _metric_rows(options: argparse.Namespace) -> list[dict[str, str]]:
+    from ..benchmarks import benchmarks
+
+    return [
+        {"metric": m.__name__, "benchmark": benchmark.name, "what": (m.__doc__ or "").splitlines()[0]}
+        for benchmark in benchmarks().values()
+        for m in benchmark.measures
+    ]
+
+
+def _score_rows(options: argparse.Namespace) -> list[dict[str, str]]:
+    from ..ood_scores import scores
+
+    return [
+        {"score": s.name, "reads": s.needs, "fit": "yes" if s.fit_needed else "no", "what": s.source}
+        for s in scores().values()
+    ]
 
 
 def build(options: argparse.Namespace) -> int:

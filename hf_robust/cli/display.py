@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -77,3 +77,15 @@ def _lines(console: Console, name: str, silent: bool) -> Meter:
         console.print(f"{name}: {done:,} of {total:,} pictures, {speed:.1f}/s{left}", markup=False, highlight=False)
 
     return tick
+
+
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """Rows as a plain table on standard output; their keys are the headings."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in rows[0]:
+        table.add_column(name, overflow="fold", no_wrap=name != "what")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    console_of(stderr=False).print(table)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .display import CHANCE_HELP, command, console_of
+from .display import CHANCE_HELP, command, console_of, print_rows
 
 if TYPE_CHECKING:
     from ..benchmarks import Benchmark
+    from ..scoring.compare import Comparison
 
 
 def add_score(commands: Any) -> None:
@@ -21,6 +23,16 @@ def add_score(commands: Any) -> None:
     parser.add_argument("runs", type=Path, metavar="RUNS")
     parser.add_argument("--metric", nargs="+", metavar="NAME", help="only these; see `hf-robust list metrics`")
     parser.add_argument("--benchmark", nargs="+", metavar="B", help="only these")
+    parser.add_argument(
+        "--ood-score",
+        nargs="+",
+        default=[],
+        metavar="S",
+        help="detection by these scores too; see `hf-robust list scores`",
+    )
+    parser.add_argument(
+        "--fit-on", type=Path, metavar="RUN", help="runs that hold the training pictures for scores with a fit (RUNS)"
+    )
     parser.add_argument("--allow-chance", action="store_true", help=CHANCE_HELP)
     parser.add_argument("--json", action="store_true", help="print results as JSON")
 
@@ -32,6 +44,15 @@ def add_report(commands: Any) -> None:
     parser.add_argument("runs", type=Path, metavar="RUNS")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--allow-chance", action="store_true", help=CHANCE_HELP)
+
+
+def add_compare(commands: Any) -> None:
+    """Declare the command."""
+    text = "two runs on the same pictures: paired differences, intervals, p-values"
+    parser = command(commands, "compare", compare, text, "hf-robust compare RUNS/timm-resnet50-1a2b RUNS/timm-vit-3c4d")
+    parser.add_argument("first", type=Path, metavar="RUN_A", help="a run's folder, or a folder that holds one run")
+    parser.add_argument("second", type=Path, metavar="RUN_B")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
 
 
 def score(options: argparse.Namespace) -> int:
@@ -58,6 +79,40 @@ def report(options: argparse.Namespace) -> int:
     return 1 if failed(results) else 0
 
 
+def compare(options: argparse.Namespace) -> int:
+    """Compare two runs and print the differences."""
+    from ..scoring.compare import compare as compare_runs
+    from ..scoring.compare import run_of
+
+    first, second = run_of(options.first), run_of(options.second)
+    rows = compare_runs(first, second, known_benchmarks())
+    if options.json:
+        print(json.dumps([asdict(row) for row in rows], indent=2, allow_nan=False))
+        return 0
+    print(f"A = {first.name}\nB = {second.name}")
+    for benchmark in dict.fromkeys(row.benchmark for row in rows):
+        print(f"\n{benchmark}")
+        print_rows([_compared(row) for row in rows if row.benchmark == benchmark])
+    print(
+        "\np: exact McNemar test for accuracies, paired bootstrap for the rest; * headline metric, adjusted over the\n"
+        "benchmarks (Holm). find: the true difference that this many pictures find in 80 of 100 cases."
+    )
+    return 0
+
+
+def _compared(row: Comparison) -> dict[str, str]:
+    p_value = f"{row.p_value:.2g}" if row.p_holm is None else f"{row.p_holm:.2g}*"
+    return {
+        "metric": row.metric if row.split in (None, "all") else f"  {row.split} {row.metric}",
+        "A": f"{row.first:.3f}",
+        "B": f"{row.second:.3f}",
+        "A - B": f"{row.difference:+.3f}",
+        "95 % CI": f"{row.ci95[0]:+.3f} to {row.ci95[1]:+.3f}",
+        "p": p_value,
+        "find": f"{row.detectable:.3f}",
+    }
+
+
 def _check_metrics(options: argparse.Namespace, results: Sequence[dict[str, Any]]) -> None:
     """A metric must be defined on a benchmark at hand, and on each that was named; the protocol's refusals count."""
     names = options.benchmark or sorted({r["benchmark"] for r in results if r["metric"]})
@@ -81,14 +136,22 @@ def benchmarks_of(names: Sequence[str]) -> tuple[Benchmark, ...]:
     return tuple(benchmark(name) for name in names)
 
 
-def scored(runs: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Score all of `runs` again and leave the plain report in RUNS/results."""
+def known_benchmarks() -> dict[str, Benchmark]:
+    """Every benchmark whose predictions can be scored, the demo's miniatures among them."""
     from ..benchmarks import benchmarks
     from ..benchmarks.miniatures import miniatures
+
+    return {**benchmarks(), **miniatures()}
+
+
+def scored(runs: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Score all of `runs` again and leave the plain report in RUNS/results."""
     from ..report import write
+    from ..scoring import options_of
     from ..scoring import score as score_runs
 
-    results = score_runs(runs, {**benchmarks(), **miniatures()}, allow_chance=options.allow_chance)
+    ood = options_of(getattr(options, "ood_score", ()), getattr(options, "fit_on", None))
+    results = score_runs(runs, known_benchmarks(), allow_chance=options.allow_chance, ood=ood)
     write(results, runs / "results")
     return results
 

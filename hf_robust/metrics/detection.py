@@ -111,12 +111,21 @@ def curve(scores: ArrayLike, is_ood: ArrayLike, *, positive: Positive = "ood") -
     values = checks.vector(scores, "scores")
     outside = checks.flags(is_ood, "is_ood", like=values)
     checks.both_groups(outside, "is_ood", yes="out-of-distribution", no="in-distribution")
-    order = np.argsort(-values)
-    values, outside = values[order], outside[order]
-    last_of_tie = np.append(np.flatnonzero(values[1:] != values[:-1]), values.size - 1)
-    tp = np.cumsum(outside, dtype=np.int64)[last_of_tie]
-    result = Curve(tp, last_of_tie + 1 - tp)
+    result = _counts(values, outside)
     return result if positive == "ood" else result.flipped()
+
+
+def _counts(values: NDArray[np.float64], outside: NDArray[np.bool_]) -> Curve:
+    # two plain sorts and a merge: numpy's sort is several times faster than its argsort
+    n, ordered = values.size, np.sort(values)
+    rare = outside if 2 * int(outside.sum()) <= n else ~outside
+    own = np.sort(values[rare])
+    at_first_of_tie = np.bincount(np.searchsorted(ordered, own), minlength=n)
+    start = np.append(0, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
+    below = (np.cumsum(at_first_of_tie) - at_first_of_tie)[start]
+    rare_above = (own.size - below)[::-1]
+    others_above = (n - start)[::-1] - rare_above
+    return Curve(rare_above, others_above) if rare is outside else Curve(others_above, rare_above)
 
 
 def aupr(

@@ -30,7 +30,7 @@ def _acceptable(labels: NDArray[np.int64], classes: int) -> NDArray[np.bool_]:
 def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """Mean squared distance, in [0, 2], of the probabilities from the truth over all classes; lower is better.
 
-    probabilities  (N, K) in [0, 1], rows sum to 1 (within 1e-3): see `probabilities` in softmax.py.   labels: see the module.
+    probabilities  (N, K) in [0, 1], rows sum to 1 (within 1e-3): see softmax.py.   labels: see the module.
     (1 - p)^2 + sum of the squares of all other classes, p the probability of the acceptable ones; with one label the
     score of Brier, Monthly Weather Review 78 (1950). ValueError names the first row that is no distribution.
 

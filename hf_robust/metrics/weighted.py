@@ -100,8 +100,25 @@ def _where_defined(
     return result
 
 
+def _where_any_row(statistic: Statistic) -> Statistic:
+    """The statistic with NaN for weightings that are 0 throughout."""
+
+    def guarded(weights: Weights) -> NDArray[np.float64]:
+        filled = weights.any(axis=1)
+        if filled.all():
+            return statistic(weights)
+        result = np.full(len(weights), np.nan)
+        if filled.any():
+            result[filled] = statistic(weights[filled])
+        return result
+
+    return guarded
+
+
 def _ratio(above: NDArray[Any], below: NDArray[Any]) -> NDArray[np.float64]:
-    return np.divide(above, below, out=np.full(np.shape(above), np.nan), where=below > 0)
+    result = np.full(np.shape(above), np.nan)
+    np.divide(above, below, out=result, where=below > 0)
+    return result
 
 
 def aurra(confidence: ArrayLike, correct: ArrayLike) -> Statistic:
@@ -188,6 +205,7 @@ def calibration_error(
     else:
         cut = _equal_width_cut(values, right, bins=bins)
 
+    @_where_any_row
     def statistic(weights: Weights) -> NDArray[np.float64]:
         size, mass, hits = cut(weights)
         filled = np.maximum(size, 1)

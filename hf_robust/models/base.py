@@ -82,6 +82,7 @@ class ImageClassifier:
     prompts      SHA-256 of the prompt set and class names; None for models without text.
     layout       "channels_last" where the architecture gains from it and a trial accepted it, else "contiguous".
     linear       the layer of the module that heads["classifier"] was read from.
+    code         SHA-256 of the user's Python file that gives the model: its forward may change, its weights the same.
     """
 
     name: str
@@ -93,6 +94,7 @@ class ImageClassifier:
     prompts: str | None = None
     layout: str = "contiguous"
     linear: torch.nn.Linear | None = None
+    code: str | None = None
 
     def with_features(self) -> ImageClassifier:
         """The same classifier whose forward also gives "features", the input of its linear head.

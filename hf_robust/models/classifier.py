@@ -38,6 +38,11 @@ def classifier(
     space = label_space or _space_of(width, name=name)
     if len(space) != width:
         raise ModelError(f"{name}: expected one class for each of {width:,} outputs, got {len(space):,} ({space.name})")
+    if not (space.imagenet_1k_columns() >= 0).any():
+        raise ModelError(
+            f"{name}: expected outputs for ImageNet-1k classes, got none among the {width:,} of {space.name}: "
+            "name them by WordNet id, such as n01440764"
+        )
     linear = _linear_head(outputs["logits"], linears)
     return ImageClassifier(
         name=name,

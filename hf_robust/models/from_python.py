@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -41,17 +42,22 @@ def load_python(request: Request) -> ImageClassifier:
     module; a finished ImageClassifier takes none.
     """
     require("torch", "run", name=request.name)
-    made = _made(request)
+    made, code = _made(request), _code(request)
     if isinstance(made, ImageClassifier):
         if request.checkpoint is not None:
             raise ModelError(f"{request.name}: its factory gives a finished classifier, which takes no --checkpoint")
-        return made
+        return replace(made, code=code)
     module, transform = _module_and_transform(made, name=request.name)
     if request.checkpoint is not None:
         load_checkpoint(module, request.checkpoint, name=request.name)
     preprocessing = _preprocessing(module, transform, name=request.name)
     warn_about_normalisation(request.name, module, preprocessing)
-    return classifier(request.name, module, preprocessing, label_space=_space(module, name=request.name))
+    made_of = classifier(request.name, module, preprocessing, label_space=_space(module, name=request.name))
+    return replace(made_of, code=code)
+
+
+def _code(request: Request) -> str:
+    return hashlib.sha256(Path(request.argument.rpartition(":")[0]).read_bytes()).hexdigest()
 
 
 def _made(request: Request) -> Any:

@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .head import Head, parts
-from .rows import Float, each_feature_row, log_sum_exp, matrix, same_width, within
+from .rows import Float, chunks, each_feature_row, log_sum_exp, matrix, same_width, within
 
 Arrays = Mapping[str, NDArray[Any]]
-
-_BANK_BLOCK = 4096
 
 
 def knn(features: ArrayLike, fitted: Arrays, *, k: int = 50) -> Float:
@@ -34,17 +32,18 @@ def knn(features: ArrayLike, fitted: Arrays, *, k: int = 50) -> Float:
     if not 1 <= k <= len(rows):
         raise ValueError(f"expected k in 1 .. {len(rows)}, the rows of the bank, got {k!r}: fit on more rows")
 
+    blocks = list(chunks(len(rows), rows.shape[1]))
+
     def kth_distance(part: Float) -> Float:
         part = _unit(part)
         nearest = np.full((len(part), k), np.inf)
-        for start in range(0, len(rows), _BANK_BLOCK):
-            block = _unit(rows[start : start + _BANK_BLOCK].astype(np.float64))
-            squares = _squared_distances(part, block)
+        for where in blocks:
+            squares = _squared_distances(part, _unit(rows[where].astype(np.float64)))
             both = np.concatenate([nearest, squares], axis=1)
             nearest = np.partition(both, k - 1, axis=1)[:, :k]
         return np.asarray(np.sqrt(nearest.max(axis=1)))
 
-    return each_feature_row(array, kth_distance, width=_BANK_BLOCK + k)
+    return each_feature_row(array, kth_distance, width=blocks[0].stop + k)
 
 
 def mahalanobis(features: ArrayLike, fitted: Arrays) -> Float:
@@ -56,7 +55,7 @@ def mahalanobis(features: ArrayLike, fitted: Arrays) -> Float:
     same_width(array, len(fitted["centre"]), "the fit")
 
     def nearest(part: Float) -> Float:
-        return _squared_distances((part - fitted["centre"]) @ fitted["whitening"], means).min(axis=1)
+        return np.asarray(_squared_distances((part - fitted["centre"]) @ fitted["whitening"], means).min(axis=1))
 
     return each_feature_row(array, nearest, width=len(means))
 

@@ -96,7 +96,7 @@ def gen(logits: ArrayLike, *, gamma: float = 0.1, top: int = 100) -> Float:
         log_p = log_probabilities(np.partition(z, sorted({z.shape[1] - keep, z.shape[1] - 1}), axis=1))
         rest = np.exp(log_p[:, :-1]).sum(axis=1)
         p = np.exp(log_p[:, -keep:-1])
-        return np.asarray((p * (1 - p)) ** gamma).sum(axis=1) + (np.exp(log_p[:, -1]) * rest) ** gamma
+        return np.asarray(((p * (1 - p)) ** gamma).sum(axis=1) + (np.exp(log_p[:, -1]) * rest) ** gamma)
 
     return each_logit_row(logits, generalised)
 

@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..schema import ID, predictions_schema
-from .plan import SOURCE_FILE, SourcePlan, canonical, write_json
+from .plan import PLAN_FILE, SOURCE_FILE, SourcePlan, canonical, read_json, write_json
 
 PART_ROWS = 100
 RUN_FILE = "run.json"
@@ -132,7 +133,13 @@ def _column(values: NDArray[np.float32], missing: NDArray[np.bool_]) -> pa.Array
 
 def write_part(folder: Path, part: Part, table: pa.Table) -> None:
     """Put a part in its place by rename; writing the same part twice is harmless."""
-    footer = {"fingerprint": part.fingerprint, "rows": len(table), "ids": ids_hash(table[ID].to_pylist())}
+    footer = {
+        "fingerprint": part.fingerprint,
+        "rows": len(table),
+        "ids": ids_hash(table[ID].to_pylist()),
+        "records": records_hash(folder),
+        "content": content_hash(table),
+    }
     table = table.replace_schema_metadata({_FOOTER: canonical(footer).encode()})
     temporary = folder / f".{part.file_name}.{socket.gethostname()}.{os.getpid()}.tmp"
     pq.write_table(table, temporary, compression="zstd", use_dictionary=False, write_statistics=False)
@@ -148,8 +155,43 @@ def read_footer(path: Path) -> dict[str, Any] | None:
     return dict(json.loads(metadata[_FOOTER])) if _FOOTER in metadata else None
 
 
+def records_hash(folder: Path) -> str:
+    """SHA-256 over the plan and the source's plan as they stand beside a part: whose predictions it holds."""
+    paths = (folder.parent / PLAN_FILE, folder / SOURCE_FILE)
+    return _records_hash(tuple((path, *_state(path)) for path in paths))
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+@lru_cache(maxsize=64)  # asked for with every part
+def _records_hash(files: tuple[tuple[Path, int, int, int], ...]) -> str:
+    records = [read_json(path) if path.is_file() else None for path, *_ in files]
+    return hashlib.sha256(canonical(records).encode()).hexdigest()
+
+
+def content_hash(table: pa.Table) -> str:
+    """SHA-256 over every value of a table, whatever the layout of its memory."""
+    digest = hashlib.sha256()
+    for name in table.column_names:
+        column = table[name].combine_chunks()
+        digest.update(f"{name}:{len(column)}:".encode())
+        if not pa.types.is_list(column.type) or not pa.types.is_float32(column.type.value_type):
+            digest.update(canonical(column.to_pylist()).encode())
+            continue
+        lengths = column.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False)
+        digest.update(np.ascontiguousarray(lengths, dtype=np.int64).data)
+        digest.update(np.ascontiguousarray(column.flatten().to_numpy(zero_copy_only=False)).data)
+    return digest.hexdigest()
+
+
 def is_present(folder: Path, part: Part) -> bool:
-    """Whether this part, made from these very rows, is there."""
+    """Whether this part, made from these very rows under the plan that stands beside it, is there and undamaged."""
     return _is_whole(folder / part.file_name, part.fingerprint)
 
 
@@ -165,7 +207,12 @@ def part_path(folder: Path, index: int) -> Path:
 
 def _is_whole(path: Path, fingerprint: str) -> bool:
     footer = read_footer(path)
-    return footer is not None and footer["fingerprint"] == fingerprint
+    if footer is None or footer.get("fingerprint") != fingerprint or footer.get("records") != records_hash(path.parent):
+        return False
+    try:
+        return bool(footer.get("content") == content_hash(pq.read_table(path)))
+    except (OSError, ValueError, pa.ArrowException):  # pages of other bytes, or not-a-number where there was a number
+        return False
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +39,7 @@ class Plan:
     features: bool
     limit: int | None
     seed: int
+    code: str | None = None  # SHA-256 of the user's own Python file that gives the model
 
     def digest(self) -> str:
         """SHA-256 of the plan."""
@@ -71,10 +72,13 @@ class SourcePlan:
     @classmethod
     def read(cls, folder: Path) -> SourcePlan:
         """The plan that stands in the source's folder."""
-        values = json.loads((folder / SOURCE_FILE).read_text(encoding="utf-8"))
-        values["differences"] = tuple(values["differences"])
-        values["parts"] = tuple((int(i), int(n), str(f)) for i, n, f in values["parts"])
-        return cls(**values)
+        values = read_json(folder / SOURCE_FILE, [field.name for field in fields(cls)])
+        try:
+            parts = tuple((int(i), int(n), str(f)) for i, n, f in values["parts"])
+        except (TypeError, ValueError) as error:
+            raise DamagedError(_damaged(folder / SOURCE_FILE, f"parts that cannot be read ({error})")) from error
+        known = {field.name: values[field.name] for field in fields(cls)}
+        return cls(**{**known, "differences": tuple(values["differences"]), "parts": parts})
 
     def fingerprint(self) -> str:
         """SHA-256 over the fingerprints of all parts: the identity of the data set."""
@@ -94,13 +98,35 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(temporary, path)
 
 
+class DamagedError(ValueError):
+    """A record of a run that is not what was written there: cut short, edited, or of another program."""
+
+
+def read_json(path: Path, names: Sequence[str] = ()) -> dict[str, Any]:
+    """The object in `path`; DamagedError where it is none or lacks one of the entries `names`."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no text at all
+        raise DamagedError(_damaged(path, f"no JSON ({error})")) from error
+    if not isinstance(values, dict):
+        raise DamagedError(_damaged(path, f"a {type(values).__name__}"))
+    missing = [name for name in names if name not in values]
+    if missing:
+        raise DamagedError(_damaged(path, f"an object without {', '.join(missing)}"))
+    return values
+
+
+def _damaged(path: Path, got: str) -> str:
+    return f"expected the record that `evaluate` wrote in {path}, got {got}: remove {path.parent} and run again"
+
+
 def settle(record: Record, path: Path) -> None:
     """Write `record` to `path`, or obey what stands there: PlanError names each field that differs."""
     ours = json.loads(canonical(asdict(record)))
     if not path.exists():
         write_json(path, ours)
         return
-    theirs = json.loads(path.read_text(encoding="utf-8"))
+    theirs = read_json(path)
     for field in fields(record):
         if ours[field.name] != theirs.get(field.name):
             raise PlanError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import socket
 from collections.abc import Collection, Mapping
@@ -21,7 +21,7 @@ from ..labels import LabelSpace
 from ..metrics import log_sum_exp
 from ..schema import EMBEDDINGS, ERROR, ID, IMAGE_SHA256, LABELS, LOGITS, OUTPUT_COLUMNS, Outputs
 from .parts import part_path, present_parts
-from .plan import SourcePlan, write_json
+from .plan import PLAN_FILE, DamagedError, SourcePlan, read_json, write_json
 
 LABEL_SPACE_FILE = "label_space.json"
 HEADS_FOLDER = "heads"
@@ -58,8 +58,20 @@ def write_label_space(run: Path, space: LabelSpace) -> None:
 
 def read_label_space(run: Path) -> LabelSpace:
     """The classes of the output columns of a run."""
-    values = json.loads((run / LABEL_SPACE_FILE).read_text(encoding="utf-8"))
-    return LabelSpace(values["name"], tuple(values["wnids"]))
+    values = read_json(run / LABEL_SPACE_FILE, ["name", "wnids"])
+    space = LabelSpace(values["name"], tuple(values["wnids"]))
+    plan = run / PLAN_FILE
+    if plan.is_file() and read_json(plan, ["label_space"])["label_space"] != label_space_hash(space):
+        raise DamagedError(
+            f"expected the classes of {plan} in {run / LABEL_SPACE_FILE}, got others: "
+            "every output would stand for a wrong class; run `evaluate` again, which writes that file anew"
+        )
+    return space
+
+
+def label_space_hash(space: LabelSpace) -> str:
+    """SHA-256 of the classes of the outputs, in order."""
+    return hashlib.sha256("\n".join(space.wnids).encode()).hexdigest()
 
 
 def write_heads(run: Path, heads: Mapping[str, HeadWeights]) -> None:
@@ -95,7 +107,7 @@ def read_source(
     """Outputs of the parts `wanted` (None: all) in part order.
 
     head   name of the zero-shot head whose logits are wanted; None: the logits over the 1,000 ImageNet classes.
-    extra  further output columns to read, such as "features"; LookupError where the run does not hold one.
+    extra  further output columns to read where the run holds them, such as "features".
     """
     plan = SourcePlan.read(folder)
     by_class = plan.cut == "class"
@@ -132,15 +144,11 @@ def _outputs(table: pa.Table, columns: NDArray[np.int64], head: HeadWeights | No
     groups = {name: np.array(table[name].to_pylist()) for name in table.column_names if name not in own}
     labels = pad(table[LABELS].to_pylist())
     ids, sha256 = tuple(table[ID].to_pylist()), tuple(table[IMAGE_SHA256].to_pylist())
-    more = {name: _extra(table, name) for name in extra if len(table)}
+    more = {name: _extra(table, name) for name in extra if len(table) and name in table.column_names}
     return Outputs(ids, logits, log_sum_exp(everything), labels, groups, sha256, more)
 
 
 def _extra(table: pa.Table, name: str) -> NDArray[np.float32]:
-    if name not in table.column_names:
-        raise LookupError(
-            f"the run holds no {name}: run `evaluate` again with --features, or with a model that has them"
-        )
     scalar = pa.types.is_floating(table[name].type)
     return np.asarray(table[name].combine_chunks()) if scalar else _matrix(table[name])
 

@@ -1,4 +1,4 @@
-"""Reports from results alone: results.json, table.md, table.csv, the terminal, and published numbers beside them."""
+"""Reports: results.json, tables, the terminal, plots and a page, with published numbers beside ours."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..benchmarks import Benchmark
 from ..schema import RESULTS_SCHEMA_VERSION
+from ..scoring import score
+from .gallery import Places
+from .latex import latex
 from .leaderboard import REQUIRED, ordered
 from .published import Baseline, published
+from .site import page_and_plots
 from .tables import csv_text, markdown
 from .terminal import show
 
-__all__ = ["Baseline", "as_document", "published", "show", "write"]
+__all__ = ["Baseline", "Places", "as_document", "published", "show", "write", "write_report"]
 
 
 def as_document(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -29,7 +34,7 @@ def as_document(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def write(results: Sequence[Mapping[str, Any]], out: Path) -> Path:
-    """The folder `out` with results.json (fractions), table.md (for people) and table.csv (one row a result).
+    """The folder `out` with results.json (fractions), table.md (for people), table.csv (one row a result), table.tex.
 
     The content depends on the results only, not on their order. Each file is written under a temporary name and then
     renamed, so a reader never sees half of one. Errors as in `as_document`, before anything is written.
@@ -40,13 +45,50 @@ def write(results: Sequence[Mapping[str, Any]], out: Path) -> Path:
         "results.json": json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n",
         "table.md": markdown(rows),
         "table.csv": csv_text(rows),
+        "table.tex": latex(rows),
     }
-    out.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        temporary = out / f".{name}.{os.getpid()}"
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        temporary.replace(out / name)
+        _put(out / name, text.encode())
     return out
+
+
+def write_report(
+    runs: Path,
+    out: Path,
+    *,
+    benchmarks: Mapping[str, Benchmark],
+    images: bool = True,
+    places: Places | None = None,
+    allow_chance: bool = False,
+    results: Sequence[Mapping[str, Any]] | None = None,
+) -> Path:
+    """The folder `out` with everything of `write`, report.html (one self-contained page) and plots/*.svg and *.png.
+
+    runs        folder that `hf-robust evaluate --out` wrote; its predictions feed the plots, no model is needed.
+    images      thumbnails of the worst failures, from the data in `places` (None: the usual cache of this machine); a
+                picture that is not there with the bytes that were evaluated is left out, and the page says so.
+    results     of `scoring.score`, where they are at hand; else everything is scored, `allow_chance` as there.
+    Equal input gives equal bytes. Plots of an earlier report in `out` are removed. Raises ImportError without the
+    extra "report", and as `write` and `scoring.score` do, before anything is written.
+    """
+    found = score(runs, benchmarks, allow_chance=allow_chance) if results is None else results
+    as_document(found)
+    page, plots = page_and_plots(runs, benchmarks, found, images=images, places=places or Places())
+    write(found, out)
+    for old in (out / "plots").glob("*.*"):
+        if old.suffix in (".svg", ".png") and old.name not in plots:
+            old.unlink()
+    for name, content in plots.items():
+        _put(out / "plots" / name, content)
+    _put(out / "report.html", page.encode())
+    return out
+
+
+def _put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
 
 def _check(row: Mapping[str, Any], number: int) -> None:

@@ -25,6 +25,7 @@ class Baseline:
     preprocessing  "model" for the model's own transform, "published" for the paper's.
     source         key of SOURCES.
     size           side of the input in pixels where the source tells; one model may stand at several sizes.
+    parameters     of the model, in millions, where the source tells.
     """
 
     benchmark: str
@@ -35,6 +36,7 @@ class Baseline:
     source: str
     size: int | None = None
     note: str = ""
+    parameters: float | None = None
 
 
 @cache
@@ -56,4 +58,5 @@ def _all() -> tuple[Baseline, ...]:
 def _baseline(row: dict[str, str]) -> Baseline:
     size = int(row["size"]) if row["size"] else None
     fixed = {name: row[name] for name in ("benchmark", "metric", "model", "preprocessing", "source", "note")}
-    return Baseline(value=float(row["value"]), size=size, **fixed)
+    parameters = float(row["parameters"]) if row["parameters"] else None
+    return Baseline(value=float(row["value"]), size=size, parameters=parameters, **fixed)

@@ -8,17 +8,18 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..benchmarks import Benchmark, Mode
 from ..models import ImageClassifier, ModelError, load_model, transform_for
 from ..models.base import Transform, weights_hash
 from ..predictions.parts import finish, remove_leftovers, source_folder
 from ..predictions.plan import PLAN_FILE, SOURCE_FILE, Plan, SourcePlan, settle, write_json
-from ..predictions.read import HeadWeights, has_head, write_heads, write_label_space
+from ..predictions.read import HeadWeights, has_head, label_space_hash, write_heads, write_label_space
 from .loop import Job, OnError, forward_parts
 from .needs import DataPlaces, Need, Needs, gather
 from .world import World, WorldError, is_launched, join_world
@@ -28,8 +29,13 @@ __all__ = [
     "evaluate", "gather", "is_launched", "join_world", "record_failure", "request_file",
 ]  # fmt: skip
 
+if TYPE_CHECKING:
+    import torch
+
 Meter = Callable[[int, int], None]  # called with pictures done so far, by all processes, and pictures in all
 _LOG_FILE = "log.jsonl"
+_SAME = 1e-2  # of the largest output: far above rounding, far below what a layer in training mode does
+_MOST_THREADS = 1024  # more may end the process inside OpenMP
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,10 @@ class RunOptions:
             if value is not None and value < 1:
                 option = {"micro_batch": "batch-size"}.get(name, name)
                 raise ValueError(f"expected --{option} of at least 1, got {value}: leave it out for the usual value")
+        if self.threads is not None and self.threads > _MOST_THREADS:
+            raise ValueError(
+                f"expected --threads of at most {_MOST_THREADS}, got {self.threads}: give the cores at most"
+            )
 
 
 def make_plan(model: ImageClassifier, options: RunOptions, device: str) -> Plan:
@@ -64,11 +74,10 @@ def make_plan(model: ImageClassifier, options: RunOptions, device: str) -> Plan:
     threads, use more cores, so that the bytes do not depend on the number of cores.
     """
     kind = device.split(":")[0]
-    space = hashlib.sha256("\n".join(model.label_space.wnids).encode()).hexdigest()
     return Plan(
         model=model.name,
         weights=weights_hash(model.module),
-        label_space=space,
+        label_space=label_space_hash(model.label_space),
         prompts=model.prompts,
         dtype=options.dtype,
         device=kind,
@@ -79,6 +88,7 @@ def make_plan(model: ImageClassifier, options: RunOptions, device: str) -> Plan:
         features=options.features,
         limit=options.limit,
         seed=options.seed,
+        code=model.code,
     )
 
 
@@ -184,12 +194,40 @@ def _probe(need: Need, model: ImageClassifier, transform: Transform, device: str
     pixels = transform(Image.new("RGB", (300, 300), (127, 127, 127))).unsqueeze(0).to(device)
     try:
         with torch.inference_mode():
-            return {name: tuple(values.shape[1:]) for name, values in model.forward(pixels).items()}
+            alone = model.forward(pixels)
+            beside = _beside_another(model, pixels)
     except Exception as error:  # a forward is anybody's code
         raise ModelError(
             f"{model.name} cannot take the pictures of {need.dataset} under the rule {need.rule.name!r} "
             f"({'x'.join(map(str, pixels.shape[2:]))} pixels): {str(error).splitlines()[0] if str(error) else error!r}"
         ) from error
+    for name, values in alone.items():
+        if name in beside and not _is_close(values, beside[name]):
+            raise ModelError(
+                f"{model.name}: expected the same {name} for a picture alone and beside another, got others: its "
+                "BatchNorm or Dropout is in training mode, or its forward draws random numbers; let it obey eval()"
+            )
+    return {name: tuple(values.shape[1:]) for name, values in alone.items()}
+
+
+def _beside_another(model: ImageClassifier, pixels: torch.Tensor) -> Mapping[str, torch.Tensor]:
+    """The outputs for the first of two pictures; none for a model that cannot take two, which its batches will tell."""
+    import torch
+
+    other = pixels.flip(1) + torch.linspace(-1, 1, pixels.shape[-1]).to(pixels)
+    try:
+        both = model.forward(torch.cat([pixels, other]))
+    except RuntimeError:
+        return {}
+    return {name: values[:1] for name, values in both.items() if len(values) == 2}
+
+
+def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    import torch
+
+    one, other = one.float(), other.float()
+    scale = float(one[one.isfinite()].abs().max()) if bool(one.isfinite().any()) else 1.0
+    return torch.allclose(one, other, rtol=0, atol=_SAME * scale, equal_nan=True)
 
 
 def _forward(jobs: Sequence[Job], run: Path, world: World, meter: Meter) -> None:

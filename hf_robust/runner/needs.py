@@ -65,6 +65,8 @@ def gather(
         try:
             opened[dataset] = _open(dataset, places, limit, seed)
         except MissingDataError as error:
+            if dataset == VALIDATION and places.validation is not None:
+                raise  # a place that was named and is wrong is no option left out
             missing[dataset] = str(error)
     absent = {
         benchmark.name: missing[source.dataset]

@@ -37,6 +37,8 @@ def join_world(device: str | None = None, processes: int | None = None) -> World
     device     "cpu", "cuda", "cuda:1", "mps"; None: what accelerate finds.
     processes  number asked for; None: whatever the launcher says.
     """
+    if device is not None:
+        _check_device(device)
     if WORKER_RANK in os.environ:
         _end_with(int(os.environ[WORKER_PARENT]))
         return World(int(os.environ[WORKER_RANK]), int(os.environ[WORKER_WORLD]), _device(device))
@@ -52,6 +54,18 @@ def join_world(device: str | None = None, processes: int | None = None) -> World
     if asked is not None and processes is None and asked != state.num_processes:
         raise WorldError(_wrong_world(asked, state.num_processes))
     return World(state.process_index, state.num_processes, device if device and ":" in device else _index(state.device))
+
+
+def _check_device(device: str) -> None:
+    """WorldError where this machine does not have the device; accelerate would take the CPU without a word."""
+    import torch
+
+    kind, _, number = device.partition(":")
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}.get(kind, 0)
+    if not (number or "0").isdigit() or int(number or "0") >= count:
+        has = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+        has += ["mps"] if torch.backends.mps.is_available() else []
+        raise WorldError(f"expected a device of this machine, got --device {device}: it has {', '.join(['cpu', *has])}")
 
 
 def _end_with(parent: int) -> None:

@@ -8,17 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from ..benchmarks import Benchmark, Value
+from ..benchmarks.views import Detection
 from ..metrics import wilson
 from ..predictions.plan import PLAN_FILE
 from .load import Loaded, load
-from .rows import Asked, Named, Result, failed, failure, protocol, result
+from .ood import OodOptions, columns_of, detected, options_of
+from .rows import REPLICATES, Asked, Named, Result, failed, failure, protocol, result
 
-__all__ = ["CHANCE_BELOW", "Asked", "Result", "asked_of", "failed", "is_near_chance", "score", "score_run", "view_of"]
+__all__ = [
+    "CHANCE_BELOW", "Asked", "OodOptions", "Result",
+    "asked_of", "asked_of_run", "failed", "is_near_chance", "options_of", "score", "score_run", "values_of", "view_of",
+]  # fmt: skip
 
 CHANCE_BELOW = 0.05
+NO_MORE = OodOptions()
 
 
-def score(runs: Path, benchmarks: Mapping[str, Benchmark], *, allow_chance: bool = False) -> list[Result]:
+def score(
+    runs: Path,
+    benchmarks: Mapping[str, Benchmark],
+    *,
+    allow_chance: bool = False,
+    ood: OodOptions = NO_MORE,
+    replicates: int = REPLICATES,
+) -> list[Result]:
     """One result a model, benchmark, metric and split, of everything that was asked for in `runs`.
 
     A model or benchmark that failed is one result whose metric and value are None and whose reason says why.
@@ -38,7 +51,12 @@ def score(runs: Path, benchmarks: Mapping[str, Benchmark], *, allow_chance: bool
             if reason is not None or benchmark is None:
                 results.append(failure(plan["model"], request["benchmark"], request["mode"], run.name, str(reason)))
             else:
-                results += score_run(Asked(run, plan, benchmark, request["mode"]), allow_chance=allow_chance)
+                results += score_run(
+                    Asked(run, plan, benchmark, request["mode"]),
+                    allow_chance=allow_chance,
+                    ood=ood,
+                    replicates=replicates,
+                )
     return results
 
 
@@ -49,10 +67,21 @@ def _read_all(folder: Path) -> list[dict[str, Any]]:
 def asked_of(runs: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Asked]:
     """Every benchmark that was asked for in `runs` and is known, run by run; those that failed are left out."""
     for run in sorted(path.parent for path in runs.glob(f"*/{PLAN_FILE}")):
-        plan = json.loads((run / PLAN_FILE).read_text(encoding="utf-8"))
-        for request in _read_all(run / "requests"):
-            if request["benchmark"] in benchmarks and request["failure"] is None:
-                yield Asked(run, plan, benchmarks[request["benchmark"]], request["mode"])
+        yield from asked_of_run(run, benchmarks)
+
+
+def asked_of_run(run: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Asked]:
+    """The same for one run."""
+    plan = json.loads((run / PLAN_FILE).read_text(encoding="utf-8"))
+    for request in _read_all(run / "requests"):
+        if request["benchmark"] in benchmarks and request["failure"] is None:
+            yield Asked(run, plan, benchmarks[request["benchmark"]], request["mode"])
+
+
+def values_of(asked: Asked, loaded: Loaded) -> list[Named]:
+    """Every value of a benchmark over these roles, splits included."""
+    view = asked.benchmark.view.of(loaded.roles, None if loaded.zero_shot else asked.benchmark.mask)
+    return list(_values(asked.benchmark, view))
 
 
 def view_of(asked: Asked, extra: Collection[str] = ()) -> tuple[Loaded, Any]:
@@ -65,20 +94,23 @@ def view_of(asked: Asked, extra: Collection[str] = ()) -> tuple[Loaded, Any]:
     return loaded, asked.benchmark.view.of(loaded.roles, mask)
 
 
-def score_run(asked: Asked, *, allow_chance: bool = False) -> list[Result]:
+def score_run(
+    asked: Asked, *, allow_chance: bool = False, ood: OodOptions = NO_MORE, replicates: int = REPLICATES
+) -> list[Result]:
     """Every value of one benchmark from one run's predictions."""
     benchmark, model = asked.benchmark, str(asked.plan["model"])
     try:
-        loaded, view = view_of(asked)
+        wanted = ood if benchmark.view is Detection else NO_MORE
+        loaded, view = view_of(asked, columns_of(asked, wanted.scores))
         gate = benchmark.gate(view)
         if not allow_chance and is_near_chance(gate):
             return [failure(model, benchmark.name, asked.mode, asked.run.name, _near_chance(benchmark, gate))]
-        values = list(_values(benchmark, view))
+        values = [*_values(benchmark, view), *detected(asked, view, loaded, wanted)]
     except (LookupError, ValueError) as error:
         reason = str(error.args[0] if error.args else error)
         return [failure(model, benchmark.name, asked.mode, asked.run.name, reason)]
     shared = protocol(asked, loaded)
-    return [result(asked, loaded, shared, named) for named in values]
+    return [result(asked, loaded, shared, named, replicates=replicates) for named in values]
 
 
 def _near_chance(benchmark: Benchmark, gate: Value) -> str:

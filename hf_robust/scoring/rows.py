@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..benchmarks import Benchmark, Mode, Value
-from ..metrics import wilson
+from ..metrics import bootstrap, wilson
 from ..predictions.read import read_label_space
 from .load import Loaded
 
 Result = dict[str, Any]
 
+REPLICATES = 1000
 _PLAN_FIELDS = ("weights", "dtype", "device", "prompts", "limit", "seed", "micro_batch")
 
 
@@ -29,12 +30,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class Named:
-    """A value with its names: the metric, the split (None for a benchmark without splits) and the anomaly score."""
+    """A value with its names: the metric, the split (None for a benchmark without splits) and the anomaly score.
+
+    `protocol` replaces what differs from the benchmark's; `ood_score` is None for the protocol's own score.
+    """
 
     metric: str
     split: str | None
     value: Value
     ood_score: str | None = None
+    protocol: Mapping[str, Any] = field(default_factory=dict)
 
 
 def protocol(asked: Asked, loaded: Loaded) -> dict[str, Any]:
@@ -56,8 +61,25 @@ def protocol(asked: Asked, loaded: Loaded) -> dict[str, Any]:
     }
 
 
-def result(asked: Asked, loaded: Loaded, protocol: Mapping[str, Any], named: Named) -> Result:
-    """The row of one value."""
+def interval(value: Value, *, replicates: int) -> list[float] | None:
+    """95 % interval: Wilson for a proportion, stratified percentile bootstrap else; None where there is no value.
+
+    replicates  of the bootstrap; 0 leaves those intervals out.
+    """
+    if value.value is None:
+        return None
+    if value.successes is not None:
+        return list(wilson(value.successes, value.n))
+    if value.sampling is None or not replicates:
+        return None
+    sampling = value.sampling
+    return list(bootstrap(sampling.statistic, sampling.n, replicates=replicates, strata=sampling.strata))
+
+
+def result(
+    asked: Asked, loaded: Loaded, protocol: Mapping[str, Any], named: Named, *, replicates: int = REPLICATES
+) -> Result:
+    """The row of one value; replicates: see `interval`."""
     value, limit = named.value, asked.plan["limit"]
     left_out = value.details.get("left_out")
     lacks = [*loaded.lacks, *([f"left out, no pair of halves or no output: {left_out}"] if left_out else [])]
@@ -70,8 +92,8 @@ def result(asked: Asked, loaded: Loaded, protocol: Mapping[str, Any], named: Nam
         "ood_score": named.ood_score,
         "value": value.value,
         "n": value.n,
-        "ci95": None if value.successes is None or value.value is None else list(wilson(value.successes, value.n)),
-        "protocol": dict(protocol),
+        "ci95": interval(value, replicates=replicates),
+        "protocol": {**protocol, **named.protocol},
         "preprocessing": asked.mode,
         "run": asked.run.name,
         "plan": {name: asked.plan[name] for name in _PLAN_FIELDS},

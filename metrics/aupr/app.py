@@ -54,13 +54,13 @@ def page() -> object:
         try:
             return score(*inputs)
         except (TypeError, ValueError) as error:
-            raise gr.Error(str(error), duration=None) from error
+            raise gr.Error(str(error), duration=None, print_exception=False) from error
 
     with gr.Blocks(title="AUPR (out-of-distribution detection)") as blocks:
         gr.Markdown(ABOUT)
         with gr.Row():
             with gr.Column():
-                text = gr.Textbox(EXAMPLE, label="CSV with the columns " + ", ".join(COLUMNS), lines=10, max_lines=16)
+                text = gr.Textbox(EXAMPLE, label="CSV with the columns " + ", ".join(COLUMNS), lines=10, max_lines=10)
                 path = gr.File(label="or a CSV file", file_types=[".csv"], type="filepath", height=120)
                 button = gr.Button("Compute", variant="primary")
             with gr.Column():

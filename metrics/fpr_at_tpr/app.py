@@ -41,7 +41,7 @@ def score(text: str, path: str | None = None, tpr: float = 0.95, released: bool 
     axes.axhline(tpr, linestyle=":", color="gray")
     axes.axvline(value, linestyle=":", color="tab:red", label=f"false positive rate {value:.4f}")
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(-0.02, 1.02), ylim=(0, 1.02))
-    axes.legend()
+    axes.legend(loc="lower right")
     return f"## FPR {value:.4f} at TPR {tpr:g}\n{len(table):,} rows, AUROC {auroc(scores, is_ood):.4f}", figure
 
 
@@ -53,13 +53,13 @@ def page() -> object:
         try:
             return score(*inputs)
         except (TypeError, ValueError) as error:
-            raise gr.Error(str(error), duration=None) from error
+            raise gr.Error(str(error), duration=None, print_exception=False) from error
 
     with gr.Blocks(title="FPR at a TPR (out-of-distribution detection)") as blocks:
         gr.Markdown(ABOUT)
         with gr.Row():
             with gr.Column():
-                text = gr.Textbox(EXAMPLE, label="CSV with the columns " + ", ".join(COLUMNS), lines=10, max_lines=16)
+                text = gr.Textbox(EXAMPLE, label="CSV with the columns " + ", ".join(COLUMNS), lines=10, max_lines=10)
                 path = gr.File(label="or a CSV file", file_types=[".csv"], type="filepath", height=120)
                 tpr = gr.Slider(0.05, 1.0, 0.95, step=0.01, label="true positive rate to reach")
                 released = gr.Checkbox(label="nearest true positive rate, as in the code released with the paper")

@@ -57,13 +57,13 @@ def page() -> object:
         try:
             return score(*inputs)
         except (TypeError, ValueError) as error:
-            raise gr.Error(str(error), duration=None) from error
+            raise gr.Error(str(error), duration=None, print_exception=False) from error
 
     with gr.Blocks(title="ℓ2 calibration error") as blocks:
         gr.Markdown(ABOUT)
         with gr.Row():
             with gr.Column():
-                text = gr.Textbox(EXAMPLE, label="CSV with the columns " + ", ".join(COLUMNS), lines=10, max_lines=16)
+                text = gr.Textbox(EXAMPLE, label="CSV with the columns " + ", ".join(COLUMNS), lines=10, max_lines=10)
                 path = gr.File(label="or a CSV file", file_types=[".csv"], type="filepath", height=120)
                 bin_size = gr.Number(4, label="rows a bin", precision=0, minimum=1)
                 released = gr.Checkbox(label="leave out the last bin, as in the code released with the paper")

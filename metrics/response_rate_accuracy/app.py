@@ -19,9 +19,9 @@ prediction,reference,confidence 3,3,0.99 8,8,0.97 1,1,0.95 5,5,0.92 2,7,0.9 4,4,
 ABOUT = r"""# Response rate accuracy
 The accuracy when only the most confident share `r` of the rows is answered.
 
-$$\mathrm{accuracy}(r) = \frac{1}{i} \sum_{j=1}^{i} c_j, \qquad i = \lceil rN \rceil$$
+$$\mathrm{accuracy}(r) = \frac{1}{i} \sum_{j=1}^{i} c_j$$
 
-with the rows sorted by confidence and `c_j = 1` where row `j` is right.
+with `i = ceil(r N)`, the rows sorted by confidence and `c_j = 1` where row `j` is right.
 """
 
 
@@ -57,13 +57,13 @@ def page() -> object:
         try:
             return score(*inputs)
         except (TypeError, ValueError) as error:
-            raise gr.Error(str(error), duration=None) from error
+            raise gr.Error(str(error), duration=None, print_exception=False) from error
 
     with gr.Blocks(title="Response rate accuracy") as blocks:
         gr.Markdown(ABOUT)
         with gr.Row():
             with gr.Column():
-                text = gr.Textbox(EXAMPLE, label="CSV with the columns " + ", ".join(COLUMNS), lines=10, max_lines=16)
+                text = gr.Textbox(EXAMPLE, label="CSV with the columns " + ", ".join(COLUMNS), lines=10, max_lines=10)
                 path = gr.File(label="or a CSV file", file_types=[".csv"], type="filepath", height=120)
                 rate = gr.Slider(0.01, 1.0, 0.5, step=0.01, label="response rate")
                 button = gr.Button("Compute", variant="primary")

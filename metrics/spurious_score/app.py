@@ -19,7 +19,9 @@ probability,class_index,is_spurious 0.93,7,0 0.81,7,0 0.64,7,0 0.88,7,1 0.35,7,1
 ABOUT = r"""# Spurious score
 How well a class's probability tells its own pictures (positive) from pictures of only its spurious feature.
 
-$$\mathrm{score} = \frac{1}{K} \sum_{k=1}^{K} \mathrm{AP}_k, \qquad \mathrm{AP} = \sum_t (R_t - R_{t-1})\, P_t$$
+$$\mathrm{score} = \frac{1}{K} \sum_{k=1}^{K} \mathrm{AP}_k$$
+
+$$\mathrm{AP} = \sum_t (R_t - R_{t-1})\, P_t$$
 """
 
 
@@ -41,11 +43,11 @@ def score(text: str, path: str | None = None) -> tuple[str, Figure]:
     figure = Figure(figsize=(6, min(20.0, 1.5 + 0.3 * len(each))), layout="constrained")
     axes = figure.subplots()
     names = [str(row.class_index) for row in each]
-    axes.barh(names, [row.average_precision for row in each])
+    axes.barh(names, [row.average_precision for row in each], color="tab:green", alpha=0.6)
     chance = [row.n_validation / (row.n_validation + row.n_spurious) for row in each]
     axes.plot(chance, names, "|", markersize=14, color="black", label="chance")
     axes.set(xlabel="average precision", ylabel="class", xlim=(0, 1.02))
-    axes.legend()
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1))
     about = f"{len(table):,} rows of {len(each):,} classes, mean AUROC {result.spurious_auroc:.4f}"
     return f"## Spurious score {result.spurious_score:.4f}\n{about}", figure
 
@@ -58,13 +60,13 @@ def page() -> object:
         try:
             return score(*inputs)
         except (TypeError, ValueError) as error:
-            raise gr.Error(str(error), duration=None) from error
+            raise gr.Error(str(error), duration=None, print_exception=False) from error
 
     with gr.Blocks(title="Spurious score") as blocks:
         gr.Markdown(ABOUT)
         with gr.Row():
             with gr.Column():
-                text = gr.Textbox(EXAMPLE, label="CSV with the columns " + ", ".join(COLUMNS), lines=10, max_lines=16)
+                text = gr.Textbox(EXAMPLE, label="CSV with the columns " + ", ".join(COLUMNS), lines=10, max_lines=10)
                 path = gr.File(label="or a CSV file", file_types=[".csv"], type="filepath", height=120)
                 button = gr.Button("Compute", variant="primary")
             with gr.Column():

@@ -1,0 +1,137 @@
+"""Two runs on the same pictures: paired differences with intervals and p-values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..benchmarks import Benchmark, Role, Value
+from ..metrics import holm, mcnemar, minimum_detectable_difference, paired_difference
+from ..predictions.plan import PLAN_FILE
+from ..schema import Outputs
+from . import asked_of_run, values_of
+from .load import Loaded, load
+from .rows import Asked
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric of one benchmark for two models on the same rows.
+
+    difference  first minus second, with its 95 % interval.
+    p_value     two-sided, of no difference: exact McNemar for a proportion, resampling of both together else.
+    p_holm      adjusted over the headline metrics of all benchmarks; None for the other metrics.
+    detectable  the true difference that this many rows would find in 80 of 100 cases.
+    """
+
+    benchmark: str
+    mode: str
+    metric: str
+    split: str | None
+    n: int
+    first: float
+    second: float
+    difference: float
+    ci95: tuple[float, float]
+    p_value: float
+    test: str
+    detectable: float
+    headline: bool
+    p_holm: float | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether the data support a ranking: the p-value, adjusted where it is a headline's, is below 0.05."""
+        return (self.p_value if self.p_holm is None else self.p_holm) < LEVEL
+
+
+def run_of(place: Path) -> Path:
+    """The run at `place`: the folder itself, or the only run below it; LookupError where that is not one."""
+    if (place / PLAN_FILE).is_file():
+        return place
+    runs = sorted(path.parent for path in place.glob(f"*/{PLAN_FILE}"))
+    if len(runs) != 1:
+        names = ", ".join(run.name for run in runs) or "none"
+        raise LookupError(f"expected one run in {place}, got {names}: name the folder of one")
+    return runs[0]
+
+
+def compare(
+    first: Path, second: Path, benchmarks: Mapping[str, Benchmark], *, replicates: int = 1000
+) -> list[Comparison]:
+    """Every metric that both runs have, benchmark by benchmark, on the same pictures.
+
+    first, second  folders of two runs, see `run_of`.
+    Raises LookupError where they share no benchmark, ValueError where their pictures are not the same.
+    """
+    others = {(asked.benchmark.name, asked.mode): asked for asked in asked_of_run(second, benchmarks)}
+    pairs = [
+        (asked, others[asked.benchmark.name, asked.mode])
+        for asked in asked_of_run(first, benchmarks)
+        if (asked.benchmark.name, asked.mode) in others
+    ]
+    if not pairs:
+        raise LookupError(f"expected a benchmark that both runs were asked for, got none in {first} and {second}")
+    rows = [row for one, other in pairs for row in _compared(one, other, replicates)]
+    headlines = [i for i, row in enumerate(rows) if row.headline]
+    if headlines:
+        for i, p in zip(headlines, holm([rows[i].p_value for i in headlines]), strict=True):
+            rows[i] = replace(rows[i], p_holm=float(p))
+    return rows
+
+
+def _compared(one: Asked, other: Asked, replicates: int) -> Iterator[Comparison]:
+    left, right = (load(asked.run, asked.benchmark, asked.mode) for asked in (one, other))
+    roles = {role: _aligned(outputs, right, role) for role, outputs in left.roles.items() if role in right.roles}
+    left = replace(left, roles={role: left.roles[role] for role in roles})
+    right = replace(right, roles=roles)
+    for first, second in zip(values_of(one, left), values_of(other, right), strict=True):
+        if first.value.sampling is not None and second.value.sampling is not None:
+            row = _difference(first.value, second.value, replicates)
+            headline = first.metric == one.benchmark.headline and first.split in (None, "all")
+            yield Comparison(
+                one.benchmark.name, one.mode, first.metric, first.split, first.value.n, headline=headline, **row
+            )
+
+
+def _aligned(outputs: Outputs, other: Loaded, role: Role) -> Outputs:
+    """The other run's rows in this run's order; ValueError where the pictures differ."""
+    theirs = other.roles[role]
+    position = {key: i for i, key in enumerate(theirs.ids)}
+    if set(position) != set(outputs.ids):
+        raise ValueError(
+            f"expected the same pictures in both runs, got {len(set(outputs.ids) ^ set(position))} ids of {role} rows "
+            "that only one has: evaluate both on the same data, with the same --limit and --seed"
+        )
+    order = np.array([position[key] for key in outputs.ids], dtype=np.int64)
+    aligned = theirs.take(order)
+    if outputs.sha256 and aligned.sha256 != outputs.sha256:
+        raise ValueError(f"expected the same pictures in both runs, got other bytes under the same ids of {role} rows")
+    return aligned
+
+
+def _difference(first: Value, second: Value, replicates: int) -> dict[str, Any]:
+    one, other = first.sampling, second.sampling
+    if one is None or other is None or first.value is None or second.value is None or one.n != other.n:
+        raise ValueError(
+            "expected the same rows under both models, got a class that only one of them has an output for"
+        )
+    apart = paired_difference(one.statistic, other.statistic, one.n, strata=one.strata, replicates=replicates)
+    p_value, test = apart.p_value, f"paired bootstrap, {replicates:,} replicates"
+    if one.correct is not None and other.correct is not None:
+        p_value, test = mcnemar(one.correct, other.correct).p_value, "exact McNemar"
+    return {
+        "first": first.value,
+        "second": second.value,
+        "difference": apart.value,
+        "ci95": (apart.low, apart.high),
+        "p_value": p_value,
+        "test": test,
+        "detectable": minimum_detectable_difference(apart.standard_error),
+    }
