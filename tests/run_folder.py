@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -50,10 +51,11 @@ class Source:
     differences: tuple[str, ...] = ()
     errors: Mapping[int, str] = field(default_factory=dict)  # row -> why its picture could not be read
     lost: Collection[int] = ()  # parts that are not there yet
+    features: NDArray[np.float32] | None = None
 
     @property
     def by_class(self) -> bool:
-        return self.dataset == "imagenet-val"
+        return self.dataset in ("imagenet-val", "imagenet-train")
 
     @property
     def table(self) -> RowTable:
@@ -79,8 +81,11 @@ def write_source(run: Path, source: Source) -> None:
             rows = list(part.rows)
             errors = [source.errors.get(i) for i in rows]
             outputs = np.asarray(source.outputs, np.float32)[rows]
-            hashes = ["0" * 64 for _ in rows]
-            write_part(folder, part, part_table(table, part, hashes, errors, {source.column: outputs}))
+            hashes = [hashlib.sha256(table.ids[i].encode()).hexdigest() for i in rows]
+            columns = {source.column: outputs}
+            if source.features is not None:
+                columns["features"] = source.features[rows]
+            write_part(folder, part, part_table(table, part, hashes, errors, columns))
     finish(folder)
 
 

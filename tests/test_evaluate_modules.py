@@ -139,7 +139,7 @@ def test_numpy_columns_give_what_lists_give(ask: Ask, name: str) -> None:
     assert ask(name, columns, dtypes=dtypes) == ask(name, columns)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["aupr", "spurious_score"])
 def test_a_module_still_works_after_an_error(ask: Ask, name: str) -> None:
     columns = rows(name, n=200)
     broken = {**columns, "predictions": [math.nan] * 200}

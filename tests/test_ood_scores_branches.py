@@ -42,7 +42,7 @@ def digits():
 
 
 def area(name, outputs, held_out, outside):
-    """AUROC of a score over held-out digits and pictures from outside; `outputs` maps pictures to the column that it reads."""
+    """AUROC of a score, held-out digits against pictures from outside; `outputs` gives the column that it reads."""
     with torch.no_grad():
         values = [score(name, **{SCORES[name].needs: outputs(rows).numpy()}) for rows in (held_out, outside)]
     return roc_auc_score([0] * len(held_out) + [1] * len(outside), np.concatenate(values))

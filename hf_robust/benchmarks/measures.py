@@ -13,14 +13,15 @@ from ..metrics import detection, selective, weighted
 from ..metrics import hits as top_hits
 from ..metrics import spurious_score as score_pairs
 from ..metrics.calibration import calibration_error
-from .spec import Sampling, Value
+from .spec import Sampling, Value, reads
 from .views import Classification, Detection, Scored, SpuriousPairs
 
 Statistic = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 Metric = Callable[[NDArray[np.float64], NDArray[np.bool_]], float]
 Weighted = Callable[[NDArray[np.float64], NDArray[np.bool_]], Statistic]
 
-NO_CONTROL = "control not run: no validation pictures of the same classes were given (--imagenet-val)"
+BIN = 100  # of the adaptive bins of arXiv 1907.07174
+NO_CONTROL = "control not run"
 
 
 def _proportion(correct: NDArray[np.bool_]) -> Value:
@@ -30,16 +31,19 @@ def _proportion(correct: NDArray[np.bool_]) -> Value:
     return Value(float(correct.mean()), len(correct), successes=int(correct.sum()), sampling=sampling)
 
 
+@reads("test")
 def top1_accuracy(view: Classification) -> Value:
     """Fraction of pictures whose most probable class, among the protocol's classes, is acceptable."""
     return _proportion(view.test.correct)
 
 
+@reads("test")
 def top1_accuracy_1000(view: Classification) -> Value:
     """The same with the argmax over all 1,000 classes: a different, lower number, shown beside."""
     return _proportion(view.everything.correct)
 
 
+@reads("test")
 def top5_accuracy(view: Classification) -> Value:
     """Fraction of pictures with any acceptable class among the five most probable of the protocol's classes."""
     classes = view.test.logits.shape[1]
@@ -53,24 +57,27 @@ def _calibration(scored: Scored, *, released_code: bool) -> Value:
     try:
         value = calibration_error(scored.confidence, scored.correct, released_code=released_code)
     except ValueError as error:
-        return Value(None, n, reason=str(error))
+        undefined = f"the released code is not defined below {BIN} pictures"
+        return Value(None, n, reason=undefined if released_code and n < BIN else str(error))
     sampling = None if released_code else Sampling(weighted.calibration_error(scored.confidence, scored.correct), n)
-    few = {"bins": "one bin of all: fewer than 100 examples"} if n < 100 else {}
-    return Value(
-        value, n, details={"estimator": "adaptive bins of 100, last bin takes the remainder", **few}, sampling=sampling
-    )
+    few = {"bins": f"one bin of all: fewer than {BIN} examples"} if n < BIN else {}
+    details = {"estimator": f"adaptive bins of {BIN}, last bin takes the remainder", **few}
+    return Value(value, n, details=details, sampling=sampling)
 
 
+@reads("test")
 def rms_calibration_error(view: Classification) -> Value:
     """Root mean square calibration error of the maximum softmax probability, every bin counted (arXiv 1907.07174)."""
     return _calibration(view.test, released_code=False)
 
 
+@reads("test")
 def rms_calibration_error_released_code(view: Classification) -> Value:
     """The same as the authors' released function computes it: the most confident bin is never counted."""
     return _calibration(view.test, released_code=True)
 
 
+@reads("test")
 def aurra(view: Classification) -> Value:
     """Area under the response rate accuracy curve: mean over i of the accuracy of the i most confident pictures."""
     if not len(view.test.outputs):
@@ -80,6 +87,7 @@ def aurra(view: Classification) -> Value:
     return Value(selective.aurra(confidence, correct), len(correct), sampling=sampling)
 
 
+@reads("control")
 def control_top1_accuracy(view: Classification) -> Value:
     """Top-1 accuracy, same classes and rule, on ImageNet validation pictures."""
     return _proportion(view.control.correct) if view.control is not None else Value(None, 0, reason=NO_CONTROL)
@@ -128,6 +136,7 @@ def fpr95(view: Detection) -> Value:
     return _detected(view, detection.fpr_at_tpr, weighted.fpr_at_tpr, estimator)
 
 
+@reads("inside")
 def id_accuracy(view: Detection) -> Value:
     """Top-1 accuracy, over the protocol's classes, on the in-distribution pictures; low, and the rest says nothing."""
     return _proportion(view.inside.correct)
@@ -174,6 +183,7 @@ def spurious_joint_ap(view: SpuriousPairs) -> Value:
     return _paired(view, "joint_average_precision", pooled, estimator)
 
 
+@reads("validation")
 def validation_top1_accuracy(view: SpuriousPairs) -> Value:
     """Top-1 accuracy on the validation pictures of the same classes, over all outputs of the protocol."""
     return _proportion(view.validation.correct)

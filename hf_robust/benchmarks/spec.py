@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +99,23 @@ class View(Protocol):
 
 
 Measure = Callable[[Any], Value]  # its __name__ is the metric's name
+Measured = TypeVar("Measured", bound=Callable[..., Value])
+
+
+def reads(*roles: Role) -> Callable[[Measured], Measured]:
+    """Marks a measure that looks at these roles only, so that what other roles lack does not mark its value."""
+
+    def mark(measure: Measured) -> Measured:
+        measure.__dict__["roles"] = roles
+        return measure
+
+    return mark
+
+
+def roles_of(measure: Measure, all_roles: Collection[Role]) -> tuple[Role, ...]:
+    """The roles that a measure looks at: those it was marked with, else all."""
+    marked: tuple[Role, ...] | None = measure.__dict__.get("roles")
+    return tuple(all_roles) if marked is None else marked
 
 
 @dataclass(frozen=True)

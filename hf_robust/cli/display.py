@@ -70,11 +70,13 @@ def _lines(console: Console, name: str, silent: bool) -> Meter:
         nonlocal first, said
         first = done if first is None else first
         now = time.monotonic()
-        if silent or now - said < SECONDS_BETWEEN_LINES:
+        finished = done == total and said > began  # a short piece of work needs no line at all
+        if silent or (now - said < SECONDS_BETWEEN_LINES and not finished):
             return
         said, speed = now, (done - first) / (now - began)
-        left = f", {(total - done) / speed / 60:.0f} min left" if speed else ""
-        console.print(f"{name}: {done:,} of {total:,} pictures, {speed:.1f}/s{left}", markup=False, highlight=False)
+        left = f", {(total - done) / speed / 60:.0f} min left" if speed and done < total else ""
+        rate = f", {speed:.1f}/s" if speed else ""
+        console.print(f"{name}: {done:,} of {total:,} pictures{rate}{left}", markup=False, highlight=False)
 
     return tick
 

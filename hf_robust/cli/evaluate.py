@@ -87,8 +87,9 @@ def evaluate(options: argparse.Namespace) -> int:
         runs, broken = _run_models(options, names, wanted, needs, world)
     for complaint in complaints:
         print(f"hf-robust: a worker process failed, its work was done by the others: {complaint}", file=sys.stderr)
-    # a launcher ends every process as soon as one fails: only the first says that a model did
-    return _finish(options, runs, broken) if world.rank == 0 else 0
+    if world.rank != 0:
+        return 0  # a launcher ends every process as soon as one fails: only the first says that a model did
+    return _finish(options, runs, broken)
 
 
 def _processes(text: str) -> int | None:
@@ -165,5 +166,7 @@ def _finish(options: argparse.Namespace, runs: Sequence[Path], broken: int) -> i
 
     results = scored(options.out, options)
     print_results(results, options.json)
+    if not options.json:
+        print(f"\nResults: {options.out / 'results' / 'table.md'}")
     mine = [r for r in failed(results) if r["run"] in {run.name for run in runs}]
     return 1 if broken or mine else 0

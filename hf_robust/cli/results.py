@@ -33,6 +33,9 @@ def add_score(commands: Any) -> None:
     parser.add_argument(
         "--fit-on", type=Path, metavar="RUN", help="runs that hold the training pictures for scores with a fit (RUNS)"
     )
+    parser.add_argument(
+        "--conventions", action="store_true", help="the same quantities as other conventions compute them, and why"
+    )
     parser.add_argument("--allow-chance", action="store_true", help=CHANCE_HELP)
     parser.add_argument("--json", action="store_true", help="print results as JSON")
 
@@ -60,6 +63,8 @@ def score(options: argparse.Namespace) -> int:
     from ..scoring import failed
 
     results = scored(options.runs, options)
+    if options.conventions:
+        return _conventions(options)
     if options.benchmark:
         results = [r for r in results if r["benchmark"] in {None, *options.benchmark}]
     if options.metric:
@@ -67,6 +72,24 @@ def score(options: argparse.Namespace) -> int:
         results = [r for r in results if r["metric"] in {None, *options.metric}]
     print_results(results, options.json, everything=True)
     return 1 if failed(results) else 0
+
+
+def _conventions(options: argparse.Namespace) -> int:
+    from ..scoring.conventions import conventions
+
+    rows = conventions(options.runs, known_benchmarks())
+    rows = [row for row in rows if not options.benchmark or row["benchmark"] in options.benchmark]
+    if options.json:
+        print(json.dumps(rows, indent=2, allow_nan=False))
+        return 0
+    for place in dict.fromkeys((row["model"], row["run"], row["benchmark"], row["mode"]) for row in rows):
+        print(f"\n{place[2]}, {place[0]}, {place[3]} preprocessing")
+        for row in rows:
+            if (row["model"], row["run"], row["benchmark"], row["mode"]) == place:
+                value = "—" if row["value"] is None else f"{row['value']:.4f}"
+                mark = " (ours)" if row["ours"] else ""
+                print(f"  {row['quantity']:18} {value:>7}  {row['convention']}{mark}\n{'':30}{row['why']}")
+    return 0
 
 
 def report(options: argparse.Namespace) -> int:

@@ -68,14 +68,21 @@ class Curve:
 
 def average_precision(tp: Counts, fp: Counts) -> NDArray[np.float64]:
     """Sum of (gain in recall) x precision over the thresholds on the last axis."""
-    return np.asarray(np.sum(_gain(tp) * _precision(tp, fp), axis=-1) / tp[..., -1])
+    steps = tp / np.maximum(tp + fp, 1)
+    steps *= _gain(tp)
+    return np.asarray(steps.sum(axis=-1) / tp[..., -1])
 
 
 def trapezoid(tp: Counts, fp: Counts) -> NDArray[np.float64]:
     """Sum of (gain in recall) x mean precision of both ends over the thresholds on the last axis."""
-    precision = _precision(tp, fp)
-    before = np.concatenate([np.ones_like(precision[..., :1]), precision[..., :-1]], axis=-1)
-    return np.asarray(np.sum(_gain(tp) * (precision + before), axis=-1) / (2 * tp[..., -1]))
+    found = tp + fp
+    precision = tp / np.maximum(found, 1)
+    precision[found == 0] = 1.0  # still at the point (0, 1)
+    both_ends = precision.copy()
+    both_ends[..., 1:] += precision[..., :-1]
+    both_ends[..., 0] += 1.0
+    both_ends *= _gain(tp)
+    return np.asarray(both_ends.sum(axis=-1) / (2 * tp[..., -1]))
 
 
 def area(tp: Counts, fp: Counts) -> NDArray[np.float64]:
@@ -92,11 +99,6 @@ def false_positive_rate(tp: Counts, fp: Counts, tpr: float) -> NDArray[np.float6
 
 def _gain(cumulative: NDArray[Any]) -> NDArray[Any]:
     return np.diff(cumulative, prepend=0, axis=-1)
-
-
-def _precision(tp: Counts, fp: Counts) -> NDArray[np.float64]:
-    found = tp + fp
-    return np.asarray(np.where(found, tp / np.maximum(found, 1), 1.0))
 
 
 def curve(scores: ArrayLike, is_ood: ArrayLike, *, positive: Positive = "ood") -> Curve:
@@ -119,7 +121,8 @@ def _counts(values: NDArray[np.float64], outside: NDArray[np.bool_]) -> Curve:
     # two plain sorts and a merge: numpy's sort is several times faster than its argsort
     n, ordered = values.size, np.sort(values)
     rare = outside if 2 * int(outside.sum()) <= n else ~outside
-    own = np.sort(values[rare])
+    own = values[np.flatnonzero(rare)]  # by index: twice as fast as by a random mask
+    own.sort()
     at_first_of_tie = np.bincount(np.searchsorted(ordered, own), minlength=n)
     start = np.append(0, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
     below = (np.cumsum(at_first_of_tie) - at_first_of_tie)[start]

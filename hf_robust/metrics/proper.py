@@ -18,13 +18,19 @@ from .softmax import chunks, log_sum_exp, matrix
 # half-precision softmax over 1,000 classes is off by about 1e-2: refused, for the score would be too
 SUM_SLACK = 1e-3
 TEMPERATURES = (1e-3, 1e3)
+NO_OUTPUT = -1e30  # stands for -inf where weights of 0 meet it: 0 times it is 0, not NaN
 
 
-def _acceptable(labels: NDArray[np.int64], classes: int) -> NDArray[np.bool_]:
-    """Whether a column is acceptable: bool (N, K), each once however often a row repeats it."""
-    result = np.zeros((len(labels), classes + 1), dtype=np.bool_)  # padding lands in the last column
-    np.put_along_axis(result, labels, True, axis=1)
-    return result[:, :classes]
+def _acceptable(labels: ArrayLike, array: NDArray[Any]) -> NDArray[np.int64]:
+    """The columns that are acceptable, int64 (N, L), each once however often a row repeats it, padded with -1."""
+    columns = np.sort(label_columns(labels, array), axis=1)
+    columns[:, 1:][columns[:, 1:] == columns[:, :-1]] = -1
+    return columns
+
+
+def _taken(part: NDArray[np.float64], columns: NDArray[np.int64], *, padding: float) -> NDArray[np.float64]:
+    """Entries of the acceptable columns, (rows, L), `padding` where there is none."""
+    return np.where(columns < 0, padding, np.take_along_axis(part, np.maximum(columns, 0), axis=1))
 
 
 def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
@@ -40,15 +46,15 @@ def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
     0.125
     """
     array = matrix(probabilities)
-    columns = label_columns(labels, array)
+    columns = _acceptable(labels, array)
     checks.some_rows(array, "probabilities")
     total = 0.0
     for rows in chunks(array):
         part = array[rows].astype(np.float64)
         _distributions(part, first_row=rows.start)
-        right = _acceptable(columns[rows], array.shape[1])
-        event = np.sum(part, axis=1, where=right)
-        total += float(((1 - event) ** 2).sum() + np.sum(part**2, where=~right))
+        own = _taken(part, columns[rows], padding=0.0)
+        others = (part**2).sum() - (own**2).sum()
+        total += float(((1 - own.sum(axis=1)) ** 2).sum() + others)
     return total / len(array)
 
 
@@ -77,21 +83,21 @@ def negative_log_likelihood(logits: ArrayLike, labels: ArrayLike, *, temperature
     if not 0 < temperature < np.inf:
         raise ValueError(f"expected a positive temperature, got {temperature}: 1 leaves the logits as they are")
     array = matrix(logits)
-    columns = label_columns(labels, array)
+    columns = _acceptable(labels, array)
     checks.some_rows(array, "logits")
     total = 0.0
     for rows in chunks(array):
         part = array[rows].astype(np.float64)
         checks.no_nan_logits(part, "logits", first_row=rows.start)
-        right = _acceptable(columns[rows], array.shape[1])
-        _possible(part, right, first_row=rows.start)
         part /= temperature
-        total += float((log_sum_exp(part) - log_sum_exp(np.where(right, part, -np.inf))).sum())
+        own = _taken(part, columns[rows], padding=-np.inf)
+        _possible(own, first_row=rows.start)
+        total += float((log_sum_exp(part) - log_sum_exp(own)).sum())
     return max(0.0, total / len(array))
 
 
-def _possible(part: NDArray[np.float64], right: NDArray[np.bool_], *, first_row: int) -> None:
-    bad = np.flatnonzero(~(right & np.isfinite(part)).any(axis=1))
+def _possible(own: NDArray[np.float64], *, first_row: int) -> None:
+    bad = np.flatnonzero(np.isneginf(own).all(axis=1))
     if bad.size:
         raise ValueError(
             f"expected a finite logit for an acceptable class, got none at row {first_row + bad[0]}: the likelihood is "
@@ -112,7 +118,7 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     """
     negative_log_likelihood(logits, labels)  # all checks
     array = matrix(logits)
-    columns = label_columns(labels, array)
+    columns = _acceptable(labels, array)
     low, high = 1 / TEMPERATURES[1], 1 / TEMPERATURES[0]
     if _slope(array, columns, low)[0] >= 0 or _slope(array, columns, high)[0] <= 0:
         raise ValueError(
@@ -131,28 +137,26 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     return 1 / beta
 
 
-def _slope(logits: NDArray[Any], labels: NDArray[np.int64], beta: float) -> tuple[float, float]:
+def _slope(logits: NDArray[Any], columns: NDArray[np.int64], beta: float) -> tuple[float, float]:
     """First and second derivative of the summed negative log-likelihood in beta = 1 / T."""
     first = second = 0.0
     for rows in chunks(logits):
         part = logits[rows].astype(np.float64)
         part -= part.max(axis=1, keepdims=True)
-        right = _acceptable(labels[rows], logits.shape[1])
-        mean, spread = _moments(part, beta, np.ones_like(right))
-        own_mean, own_spread = _moments(part, beta, right)
+        np.maximum(part, NO_OUTPUT, out=part)
+        own_mean, own_spread = _moments(_taken(part, columns[rows], padding=NO_OUTPUT), beta)
+        mean, spread = _moments(part, beta)
         first += float((mean - own_mean).sum())
         second += float((spread - own_spread).sum())
     return first, second
 
 
-def _moments(
-    logits: NDArray[np.float64], beta: float, among: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and variance of the logits of each row under softmax(beta x logits) over the columns `among`."""
-    there = among & np.isfinite(logits)
-    value = np.where(there, logits, 0.0)
-    highest = np.max(logits, axis=1, keepdims=True, where=there, initial=-np.inf)
-    weight = np.where(there, np.exp(beta * np.minimum(value - highest, 0.0)), 0.0)
-    weight /= weight.sum(axis=1, keepdims=True)
-    mean = (weight * value).sum(axis=1)
-    return mean, (weight * (value - mean[:, None]) ** 2).sum(axis=1)
+def _moments(logits: NDArray[np.float64], beta: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and variance of the logits of each row under softmax(beta x logits)."""
+    weight = logits - logits.max(axis=1, keepdims=True)
+    weight *= beta
+    np.exp(weight, out=weight)
+    total = weight.sum(axis=1)
+    mean = np.einsum("ij,ij->i", weight, logits) / total
+    weight *= logits
+    return mean, np.einsum("ij,ij->i", weight, logits) / total - mean**2

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import checks
 from .weighted import Statistic, Weights
 
-CHUNK_BYTES = 8 * 2**20  # of weights; a statistic holds a few arrays of that size beside
+CHUNK_BYTES = 2**20  # of weights: a statistic makes a few arrays of that size, and they should stay in cache
 
 
 def bootstrap(

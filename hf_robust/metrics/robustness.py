@@ -64,7 +64,7 @@ def fit_logit_line(clean: ArrayLike, shifted: ArrayLike) -> LogitLine:
 def effective_robustness(clean: ArrayLike, shifted: ArrayLike, line: LogitLine) -> NDArray[np.float64]:
     """Shifted accuracy beyond what the field reaches at the same clean accuracy: float64 (M,); 0 is on the line.
 
-    clean  (M,) in (0, 1).   shifted  (M,) in [0, 1].   Errors as in `fit_logit_line`. Equation 1 of arXiv 2007.00644.
+    clean  (M,) in (0, 1).   shifted  (M,) in [0, 1].   Errors as in `fit_logit_line`. Section 2 of arXiv 2007.00644.
 
     >>> line = fit_logit_line([0.5, 0.9], [0.5, 0.9])
     >>> effective_robustness([0.8], [0.9], line).round(12).tolist()

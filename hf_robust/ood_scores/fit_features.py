@@ -56,7 +56,7 @@ def relative_gaussians(features: ArrayLike, labels: ArrayLike, *, shrinkage: flo
     """The arrays of `gaussians` and "background" float64 (D, R'), for `relative_mahalanobis`.
 
     "background" is the square root of the inverse of one covariance of all rows about their mean, also divided by N.
-    Options, errors and memory as there. Ren et al. 2021 (arXiv 2106.09022), section 2.
+    Options, errors and memory as there. Ren et al. 2021 (arXiv 2106.09022).
     """
     array = matrix(features, "features")
     arrays = gaussians(array, labels, shrinkage=shrinkage)
@@ -72,7 +72,7 @@ def subspace(features: ArrayLike, head: Head, *, dimension: int | None = None) -
     eigenvalues of sum_n (x_n - origin)(...)^T / N; "alpha" float64 (), mean highest logit over mean residual length.
     `dimension` of the principal space: by default the paper's 1,000 where D > 1,500 and 512 below, and D // 2 where D
     is 512 or less. ValueError where it is not in 1 .. D - 1, or there are fewer rows than it: the space is undefined.
-    Memory: 8 K D for the head and about 32 D^2 bytes. Wang et al., CVPR 2022, section 4.
+    Memory: 8 K D for the head and about 32 D^2 bytes. Wang et al., CVPR 2022.
     """
     array = matrix(features, "features")
     weight, bias = parts(head)
@@ -100,7 +100,7 @@ def clip(features: ArrayLike, *, percentile: float = 90.0) -> Arrays:
     """The activation above which ReAct clips: "threshold" float64 (), for `react`.
 
     The `percentile` of all N * D activations together, exact, linear between neighbours; 90 is the paper's.
-    Memory: one chunk, two to eight passes over the rows. Sun et al., NeurIPS 2021 (arXiv 2111.12797), section 3.
+    Memory: one chunk, two to eight passes over the rows. Sun et al., NeurIPS 2021 (arXiv 2111.12797).
     """
     fraction = within(percentile, "percentile", 0, 100) / 100
     return {"threshold": np.array(quantile(matrix(features, "features"), fraction))}
@@ -115,7 +115,7 @@ def patterns(features: ArrayLike, head: Head, labels: ArrayLike) -> Arrays:
     """The mean feature of the correctly classified rows of each class: "patterns" float64 (K, D), for `she`.
 
     features (N, D), head (K, D), labels int (N,), a row of the head each. ValueError names the first class without a
-    correctly classified row. Memory: 24 K D bytes. Zhang et al., ICLR 2023, section 3.
+    correctly classified row. Memory: 24 K D bytes. Zhang et al., ICLR 2023.
     """
     array = matrix(features, "features")
     weight, bias = parts(head)

@@ -11,8 +11,8 @@ from .rows import Float, log_probabilities
 def confidence_branch(confidence_logit: ArrayLike) -> Float:
     """Minus the learned confidence, -sigmoid(c): float64 (N,) in [-1, 0].
 
-    confidence_logit  (N,), the branch's output before its sigmoid. DeVries and Taylor 2018 (arXiv 1802.04865),
-    section 2; one of the detectors of the ImageNet-O paper.
+    confidence_logit  (N,), the branch's output before its sigmoid. DeVries and Taylor 2018 (arXiv 1802.04865);
+    one of the detectors of the ImageNet-O paper.
 
     >>> confidence_branch([0.0]).tolist()
     [-0.5]
@@ -29,7 +29,7 @@ def rotation(rotation_logits: ArrayLike) -> Float:
     rotation_logits  (N, 4), the head's logits for 0, 90, 180 and 270 degrees on the picture as it is, which is what
                      one forward gives: -log softmax(z)_0. Or (N, 4, 4), where [:, r] are the logits on the picture
                      turned by r * 90 degrees: the mean over r of -log softmax(z_r)_r.
-    Hendrycks et al., NeurIPS 2019 (arXiv 1906.12340), section 4: the mean over four turns is their rotation term; one
+    Hendrycks et al., NeurIPS 2019 (arXiv 1906.12340): the mean over four turns is their rotation term; one
     pass gives its first part. They add -KL(uniform || class posterior) for classifiers; this is the rotation alone.
 
     >>> rotation([[0.0, 0.0, 0.0, 0.0]]).round(6).tolist()  # log 4

@@ -32,7 +32,7 @@ def knn(features: ArrayLike, fitted: Arrays, *, k: int = 50) -> Float:
     if not 1 <= k <= len(rows):
         raise ValueError(f"expected k in 1 .. {len(rows)}, the rows of the bank, got {k!r}: fit on more rows")
 
-    blocks = list(chunks(len(rows), rows.shape[1]))
+    blocks = list(chunks(len(rows), 4 * rows.shape[1]))  # a quarter, for its copies stand beside those of the rows
 
     def kth_distance(part: Float) -> Float:
         part = _unit(part)

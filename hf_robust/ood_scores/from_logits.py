@@ -105,7 +105,7 @@ def kl_matching(logits: ArrayLike, fitted: Mapping[str, NDArray[Any]]) -> Float:
     """The least divergence from a class's typical posterior, min_k KL(p || d_k): float64 (N,) >= 0.
 
     fitted  "templates" (C, K) of `fit_logits.templates`: d_k is the mean posterior of the fit rows predicted as k.
-    Hendrycks et al., ICML 2022 (arXiv 1911.11132), section 4. Where a template has probability 0, log d counts as
+    Hendrycks et al., ICML 2022 (arXiv 1911.11132). Where a template has probability 0, log d counts as
     -1000 (below any positive double), so mask the fit and the scored logits alike.
     """
     array, templates = matrix(logits, "logits"), fitted["templates"]

@@ -148,7 +148,9 @@ def fit(
     """What the score `name` learns from these rows, none of which may be scored (see `refuse_overlap`).
 
     logits (N, K) or features (N, D), whichever the score needs; head and labels int (N,) where it needs them; what it
-    does not need is left alone. options: those of the fit (`find(name).fit_options`).
+    does not need is left alone. labels are columns of those logits or rows of that head, so under a class mask they
+    count the classes of the mask; the Mahalanobis scores take any numbers.
+    options: those of the fit (`find(name).fit_options`).
     Raises KeyError for an unknown name, ValueError for a score without a fit or for what is missing, TypeError for an
     unknown option; the fits themselves are in fit_logits.py and fit_features.py.
     """

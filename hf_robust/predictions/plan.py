@@ -106,6 +106,8 @@ def read_json(path: Path, names: Sequence[str] = ()) -> dict[str, Any]:
     """The object in `path`; DamagedError where it is none or lacks one of the entries `names`."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DamagedError(_damaged(path, "nothing")) from error
     except ValueError as error:  # no JSON, or no text at all
         raise DamagedError(_damaged(path, f"no JSON ({error})")) from error
     if not isinstance(values, dict):

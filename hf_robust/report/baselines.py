@@ -70,12 +70,12 @@ def standing(row: Result) -> str:
     return f"above {below:,} of {len(known):,} published numbers"
 
 
-def why_none(row: Result) -> str:
-    """Why no published numbers stand beside a result."""
+def why_none(row: Result, *, has_published_rule: bool) -> str:
+    """Why no published numbers stand beside a result; `has_published_rule`: the benchmark has one of its own."""
     every = published(str(row["benchmark"]), str(row["metric"]))
     if not every:
         return "We know of no published numbers of this metric on this benchmark."
-    if row["preprocessing"] == "model":
+    if row["preprocessing"] == "model" and has_published_rule:
         return (
             "Published numbers exist for another preparation of the pictures and do not stand beside these: "
             "evaluate with --preprocessing published to compare."

@@ -91,7 +91,7 @@ def _answers(benchmark: Benchmark, loaded: Loaded, view: Classification) -> Answ
     test = view.test
     names = class_names(benchmark, loaded)
     category = test.outputs.groups.get("category")
-    known = {c.folder: c.display_name for c in imagenet_d_categories()}
+    known = category_names()
     groups = {}
     for name in sorted(set(category.tolist())) if category is not None else ():
         right = test.correct[category == name]
@@ -136,7 +136,7 @@ def feature_of() -> dict[int, str]:
 def class_names(benchmark: Benchmark, loaded: Loaded) -> Sequence[str]:
     """Display names of the columns of the logits."""
     if loaded.zero_shot and benchmark.zero_shot is not None:
-        known = {c.folder: c.display_name for c in imagenet_d_categories()}
+        known = category_names()
         return [known.get(name, name) for name in benchmark.zero_shot.classes]
     return imagenet_1k_names()
 
@@ -157,6 +157,11 @@ def _highest(values: NDArray[np.float64]) -> list[int]:
     return [int(i) for i in order if values[i] >= 0]
 
 
+def category_names() -> dict[str, str]:
+    """Folder of an ImageNet-D category -> its name as people write it."""
+    return {c.folder: c.display_name.replace("_", " ") for c in imagenet_d_categories()}
+
+
 def _said(scored: Scored, names: Sequence[str]) -> dict[int, str]:
     columns = scored.logits.argmax(axis=1)
     mask = scored.mask
@@ -166,7 +171,7 @@ def _said(scored: Scored, names: Sequence[str]) -> dict[int, str]:
 def _true_names(benchmark: Benchmark, loaded: Loaded, test: Scored, names: Sequence[str], i: int) -> str:
     category = test.outputs.groups.get("category")
     if category is not None:
-        known = {c.folder: c.display_name for c in imagenet_d_categories()}
+        known = category_names()
         return known.get(str(category[i]), str(category[i]))
     return " or ".join(names[int(k)] for k in test.outputs.labels[i] if k >= 0)
 

@@ -27,12 +27,13 @@ def reliability(evidence: Mapping[LineKey, Answers], shown: Sequence[Series]) ->
         for axes, series in zip(axes_of, shown, strict=True):
             bins = adaptive_bins(evidence[series.key].confidence, evidence[series.key].correct)
             axes.plot([0, 1], [0, 1], color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-            axes.vlines(bins.confidence, bins.accuracy, bins.confidence, color=series.colour, alpha=0.25, linewidth=1.2)
-            axes.plot(bins.confidence, bins.accuracy, "o", color=series.colour, markersize=3.5)
+            many = len(bins.size) > 120
+            if not many:
+                axes.vlines(bins.confidence, bins.accuracy, bins.confidence, color=series.colour, alpha=0.25)
+            axes.plot(bins.confidence, bins.accuracy, "o", color=series.colour, markersize=1.8 if many else 3.5)
             axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
             style.in_per_cent(axes.xaxis, axes.yaxis)
-        figure.supxlabel("confidence", fontsize="medium")
-        figure.supylabel("accuracy", fontsize="medium")
+        style.label_panels(figure, "confidence", "accuracy")
 
     gaps = [
         f"{s.name}: mean confidence {own.confidence.mean():.0%}, accuracy {own.correct.mean():.0%}"
@@ -85,6 +86,7 @@ def splits(rows: Sequence[Result], shown: Sequence[Series]) -> Plot | None:
     control = {line_key(r): r for r in own if r["metric"] == "control_top1_accuracy"}
     if control:
         table = {"clean control": control, **table}
+    table = {"all pictures" if n == "all" else n: found for n, found in table.items()}
     values = {n: [(found[s.key]["value"], found[s.key]["ci95"]) if s.key in found else None for s in shown]
               for n, found in table.items()}  # fmt: skip
     told = [f"{n}: " + ", ".join(f"{s.name} {v[0]:.1%}" for s, v in zip(shown, values[n], strict=True) if v)
@@ -137,20 +139,20 @@ def named(
         for place, (text, found) in enumerate(values.items()):
             y = -float(place)
             axes.plot([0, 1], [y, y], color=style.RULE, linewidth=5, solid_capstyle="butt", zorder=1)
-            axes.text(0, y + 0.22, style.shortened(text, 58), va="bottom")
+            axes.text(0, y + 0.27, style.shortened(text, 58), va="bottom")
             for i, (series, pair) in enumerate(zip(shown, found, strict=True)):
                 if pair is not None:
-                    height = y + 0.1 * (i - (len(shown) - 1) / 2)
+                    height = y + 0.07 * (i - (len(shown) - 1) / 2)
                     if pair[1] is not None:
                         axes.plot(pair[1], [height, height], color=series.colour, linewidth=1.6, zorder=3)
                     axes.plot([pair[0]], [height], "o", color=series.colour, markersize=6, zorder=4, clip_on=False,
                               markeredgecolor="white", markeredgewidth=0.6)  # fmt: skip
         if chance is not None:
             axes.axvline(chance, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        axes.set(xlim=(0, 1), ylim=(-len(values) + 0.5, 0.85), yticks=[], xlabel=label)
+        axes.set(xlim=(0, 1), ylim=(-len(values) + 0.6, 0.9), yticks=[], xlabel=label)
         axes.spines["left"].set_visible(False)
         style.in_per_cent(axes.xaxis)
         style.key_below_tags(figure, shown)
 
-    height = 0.75 + 0.42 * len(values) + style.key_height(shown)
+    height = 0.75 + 0.47 * len(values) + style.key_height(shown)
     return style.draw(name, title, alt, caption, paint, height=height)

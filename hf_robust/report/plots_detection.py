@@ -33,7 +33,9 @@ def precision_recall(evidence: Mapping[LineKey, Detected], shown: Sequence[Serie
             axes.plot((tp / tp[-1])[at], (tp / (tp + fp))[at], color=series.colour, linestyle=series.dash,
                       drawstyle="steps-pre", linewidth=1.5)  # fmt: skip
         axes.axhline(rate, color=style.MUTED, linewidth=1, linestyle=(0, (4, 3)))
-        axes.text(1, rate, f"chance {rate:.1%}", ha="right", va="bottom", color=style.MUTED)
+        below = rate > 0.1
+        axes.annotate(f"chance {rate:.1%}", (1, rate), (0, -3 if below else 3), textcoords="offset points", ha="right",
+                      va="top" if below else "bottom", color=style.MUTED)  # fmt: skip
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="recall: outside pictures found", ylabel="precision")
         style.in_per_cent(axes.xaxis, axes.yaxis)
         style.key_below(figure, shown)
@@ -88,8 +90,7 @@ def histograms(evidence: Mapping[LineKey, Detected], shown: Sequence[Series]) ->
             axes.set(xlim=(-1, 0), xticks=[-1, -0.5, 0])
             axes.grid(axis="x", visible=False)
             style.in_per_cent(axes.yaxis)
-        figure.supxlabel("anomaly score", fontsize="medium")
-        figure.supylabel("share of pictures", fontsize="medium")
+        style.label_panels(figure, "anomaly score", "pictures")
         _halves(figure)
 
     middles = [

@@ -74,8 +74,8 @@ def field(ours: Mapping[LineKey, tuple[float, float | None]], shown: Sequence[Se
         "field", "Score and accuracy",
         f"Spurious score against accuracy of {len(arrows)} published models. Ours: {told}.",
         f"Grey: the {len(arrows)} of {total} published models whose ImageNet accuracy is published too, under the "
-        "paper's preparation of the pictures; an arrow leads to the same model after SpuFix. Numbered: ours; a line where no "
-        "ImageNet accuracy was measured.",
+        "paper's preparation of the pictures; an arrow leads to the same model after SpuFix. Numbered: "
+        "ours; a line where no ImageNet accuracy was measured.",
         paint, height=3.6 + style.key_height(shown),
     )  # fmt: skip
 

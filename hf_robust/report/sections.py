@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..benchmarks import Benchmark
+from ..benchmarks.miniatures import PREFIX as MINIATURE
 from . import plots_answers, plots_detection, plots_field, plots_spurious
 from .baselines import Rung, comparable, ladder, standing, why_none
 from .evidence import Answers, Detected, Evidence, Pairs
@@ -60,7 +61,7 @@ class Section:
     estimators: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     protocol: tuple[str, ...]
-    standings: tuple[str, ...]
+    standings: tuple[tuple[str, str], ...]
     rungs: tuple[Rung, ...]
     no_rungs: str
     plots: tuple[Plot, ...]
@@ -97,12 +98,11 @@ def section(
     name: str,
     benchmark: Benchmark | None,
     rows: Sequence[Result],
-    everything: Sequence[Result],
     names: dict[LineKey, str],
     plots: Sequence[Plot],
     gallery: tuple[str, Gallery | None],
 ) -> Section:
-    """The section of one benchmark from its results `rows`; `everything` are the results of the page."""
+    """The section of one benchmark from its results `rows`."""
     numbered = {key: i for i, key in enumerate(names, 1)}
     head = [r for r in rows if r["headline"] and is_whole(r) and r["value"] is not None]
     rungs = ladder([r for r in head if comparable(r)], names)
@@ -112,21 +112,26 @@ def section(
         anchor="".join(c if c.isalnum() else "-" for c in name),
         name=plain(name),
         title=benchmark.title if benchmark else plain(name),
-        description=benchmark.description if benchmark else "",
+        description=benchmark.description if benchmark and not name.startswith(MINIATURE) else "",
         caveats=benchmark.caveats if benchmark else (),
         failures=tuple((names[line_key(r)], plain(r["reason"] or "failed without a reason")) for r in failures),
         tables=tuple(_tables(rows, names, numbered)),
         estimators=tuple(_estimators(rows)),
         notes=tuple(shared_notes(rows)[0]),
         protocol=tuple(protocol_lines(rows)),
-        standings=tuple(f"{who}: {text}" for who, text in places if text),
+        standings=tuple((who, text) for who, text in places if text),
         rungs=tuple(rungs),
-        no_rungs="" if rungs or not head else why_none(next((r for r in head if not comparable(r)), head[0])),
+        no_rungs="" if rungs or not head else _no_rungs(benchmark, head),
         plots=tuple(plots),
         gallery_of=gallery[0],
         gallery=gallery[1],
         licence=benchmark.licence if benchmark else "",
     )
+
+
+def _no_rungs(benchmark: Benchmark | None, head: Sequence[Result]) -> str:
+    own_rule = benchmark is not None and any(s.rule != s.published_rule for s in benchmark.sources)
+    return why_none(next((r for r in head if not comparable(r)), head[0]), has_published_rule=own_rule)
 
 
 def _tables(rows: Sequence[Result], names: dict[LineKey, str], numbered: Mapping[LineKey, int]) -> list[Table]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..benchmarks import Benchmark
+from ..benchmarks.miniatures import PREFIX as MINIATURE
 from .evidence import Evidence, gather
 from .gallery import MAY_NOT_PASS_ON, Gallery, Places, Thumbnails, as_data
 from .leaderboard import Result, is_whole, leaderboard, line_key, line_names, ordered
@@ -42,7 +43,7 @@ def page_and_plots(
         found = evidence.get(name, {})
         plots = plots_of(name, found, own, rows, featured)
         gallery = _gallery(own, found, names, thumbnails)
-        sections.append(section(name, benchmarks.get(name), own, rows, names, plots, gallery))
+        sections.append(section(name, benchmarks.get(name), own, names, plots, gallery))
         plotted |= _files(name, plots)
     return render(rows, names, sections, featured, images=images), plotted
 
@@ -89,27 +90,30 @@ def render(
     """The page as HTML. Every text is escaped; it holds no script and loads nothing."""
     try:
         from jinja2 import Environment, StrictUndefined
-        from markupsafe import Markup
+        from markupsafe import Markup, escape
     except ImportError as error:
         raise ImportError('the page of the report needs jinja2: pip install "hf-robust[report]"') from error
 
     assets = files("hf_robust") / "assets"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["soft"] = lambda text: Markup(re.sub(r"([/_.])(?=[^/_.])", r"\1<wbr>", str(escape(text))))
     template = environment.from_string((assets / "report.html.jinja").read_text(encoding="utf-8"))
     board = leaderboard(rows)
+    titles = {section.name: section.title for section in sections}
     content: dict[str, Any] = {
         "style": Markup((assets / "report.css").read_text(encoding="utf-8")),
         "board": board,
+        "titles": titles,
         "numbered": [(n, name, key) for n, (key, name) in enumerate(names.items(), 1)],
         "name_of": names,
-        "verdicts": [(n, name, verdict(_of(rows, key))) for n, (key, name) in enumerate(names.items(), 1)],
+        "verdicts": [(n, name, verdict(_of(rows, key), titles)) for n, (key, name) in enumerate(names.items(), 1)],
         "failures": [(names[line_key(r)], r["reason"]) for r in rows if not r["benchmark"]],
         "sections": sections,
         "legend": legend(rows),
         "remarks": remarks(rows),
         "ties": EXPLAINED,
         "sources": SOURCES,
-        "miniature": any(str(r["benchmark"]).startswith("mini-") for r in rows),
+        "miniature": any(str(r["benchmark"]).startswith(MINIATURE) for r in rows),
         "not_plotted": max(0, len(names) - len(featured)),
         "images": images,
         "passing_on": MAY_NOT_PASS_ON,

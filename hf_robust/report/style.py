@@ -180,11 +180,22 @@ def panels(figure: Figure, shown: Sequence[Series]) -> list[Axes]:
     grid = figure.subplots((len(shown) + 1) // 2, 2, sharex=True, sharey=True, squeeze=False).flatten()
     for axes in grid[len(shown) :]:
         axes.set_axis_off()
-    for axes, series in zip(grid, shown, strict=False):
+    for place, (axes, series) in enumerate(zip(grid, shown, strict=False)):
+        if place + 2 >= len(shown):  # nothing below it
+            axes.tick_params(labelbottom=True)
         axes.set_title(f"{series.number}  {shortened(series.name, 17)}", color=series.colour)
     return list(grid[: len(shown)])
 
 
+def label_panels(figure: Figure, x: str, y: str) -> None:
+    """Axis names at the outer panels only."""
+    shown = [axes for axes in figure.axes if axes.axison]
+    for axes in shown[-2:]:
+        axes.set_xlabel(x)
+    for axes in shown[::2]:
+        axes.set_ylabel(y)
+
+
 def panels_height(shown: Sequence[Series]) -> float:
     """Inches for `panels`."""
-    return 3.4 if len(shown) == 1 else 0.5 + 1.9 * ((len(shown) + 1) // 2)
+    return 3.4 if len(shown) == 1 else 0.6 + 2.0 * ((len(shown) + 1) // 2)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..benchmarks import Benchmark, Value
+from ..benchmarks.spec import roles_of
 from ..benchmarks.views import Detection
 from ..metrics import wilson
 from ..predictions.plan import PLAN_FILE
@@ -127,11 +128,12 @@ def is_near_chance(gate: Value) -> bool:
 
 def _values(benchmark: Benchmark, view: Any) -> Iterator[Named]:
     whole = None if benchmark.split is None else "all"
+    roles = tuple(source.role for source in benchmark.sources)
     for measure in benchmark.measures:
-        yield Named(measure.__name__, whole, measure(view))
+        yield Named(measure.__name__, whole, measure(view), roles_of(measure, roles))
     if benchmark.split is not None:
         for value in benchmark.split.values:
             part = view.split(benchmark.split.column, value)
             for measure in benchmark.measures:
                 if not measure.__name__.startswith("control_"):
-                    yield Named(measure.__name__, value, measure(part))
+                    yield Named(measure.__name__, value, measure(part), roles_of(measure, roles))

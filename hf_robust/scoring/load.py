@@ -22,7 +22,7 @@ class Loaded:
 
     roles: Mapping[Role, Outputs]
     reads: Mapping[Role, SourceRead]
-    lacks: tuple[str, ...]  # why the row is not the whole benchmark
+    lacks: Mapping[Role, tuple[str, ...]]  # why a role is not the official whole
     notes: tuple[str, ...]
     zero_shot: bool
 
@@ -50,9 +50,9 @@ def load(run: Path, benchmark: Benchmark, mode: Mode, extra: Collection[str] = (
     roles = {
         s.role: _relabel(reads[s.role].outputs, s, benchmark, zero_shot) for s in benchmark.sources if s.role in reads
     }
-    lacks = [text for s in benchmark.sources if s.role in reads for text in _lacks(s, reads[s.role])]
+    lacks = {s.role: tuple(_lacks(s, reads[s.role])) for s in benchmark.sources if s.role in reads}
     notes += _unmapped(run, benchmark, roles) if not zero_shot else []
-    return Loaded(roles, reads, tuple(lacks), tuple(notes), zero_shot)
+    return Loaded(roles, reads, lacks, tuple(notes), zero_shot)
 
 
 def _read(run: Path, source: Source, mode: Mode, head: str | None, extra: Collection[str]) -> SourceRead | None:
@@ -100,10 +100,10 @@ def _lacks(source: Source, read: SourceRead) -> Iterator[str]:
         needed = source.classes if source.classes is not None else range(1000)
         short = [k for k in needed if read.rows_by_part.get(k, 0) < VALIDATION_PICTURES_PER_CLASS]
         if short:
+            example = f"{short[0]} ({imagenet_1k_names()[short[0]]}): {read.rows_by_part.get(short[0], 0)}"
             yield (
-                f"{len(short)} of {len(needed)} needed classes have fewer than {VALIDATION_PICTURES_PER_CLASS} "
-                f"{source.dataset} pictures, e.g. {short[0]} ({imagenet_1k_names()[short[0]]}): "
-                f"{read.rows_by_part.get(short[0], 0)}"
+                f"{len(short)} of {len(needed)} needed ImageNet classes have fewer than "
+                f"{VALIDATION_PICTURES_PER_CLASS} {source.dataset} pictures, e.g. {example}"
             )
     if read.absent:
         parts = len(read.absent) + len(read.rows_by_part)

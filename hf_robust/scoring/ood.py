@@ -58,7 +58,7 @@ def detected(asked: Asked, view: Detection, loaded: Loaded, options: OodOptions)
             values = [Value(None, len(view.is_ood), reason=reason) for _ in measures]
             facts = {"anomaly_score": name}
         for measure, value in zip(measures, values, strict=True):
-            yield Named(measure.__name__, None, value, ood_score=name, protocol=facts)
+            yield Named(measure.__name__, None, value, ("inside", "outside"), ood_score=name, protocol=facts)
 
 
 def _variant(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..benchmarks import Benchmark, Mode, Value
+from ..benchmarks import Benchmark, Mode, Role, Value
 from ..metrics import bootstrap, wilson
 from ..predictions.read import read_label_space
 from .load import Loaded
@@ -32,12 +32,14 @@ class Asked:
 class Named:
     """A value with its names: the metric, the split (None for a benchmark without splits) and the anomaly score.
 
-    `protocol` replaces what differs from the benchmark's; `ood_score` is None for the protocol's own score.
+    roles     what it was computed from.   ood_score  None for the protocol's own.
+    protocol  what differs from the benchmark's.
     """
 
     metric: str
     split: str | None
     value: Value
+    roles: tuple[Role, ...]
     ood_score: str | None = None
     protocol: Mapping[str, Any] = field(default_factory=dict)
 
@@ -82,7 +84,8 @@ def result(
     """The row of one value; replicates: see `interval`."""
     value, limit = named.value, asked.plan["limit"]
     left_out = value.details.get("left_out")
-    lacks = [*loaded.lacks, *([f"left out, no pair of halves or no output: {left_out}"] if left_out else [])]
+    lacks = [text for role in named.roles for text in loaded.lacks.get(role, ())]
+    lacks += [f"left out, no pair of halves or no output: {left_out}"] if left_out else []
     headline = named.metric == asked.benchmark.headline and named.split in (None, "all") and named.ood_score is None
     return {
         "model": asked.plan["model"],
@@ -97,10 +100,10 @@ def result(
         "preprocessing": asked.mode,
         "run": asked.run.name,
         "plan": {name: asked.plan[name] for name in _PLAN_FIELDS},
-        "complete": not lacks,
+        "complete": not lacks and value.value is not None,
         "subset": limit is not None,
         "headline": headline,
-        "n_failed": sum(len(read.failed) for read in loaded.reads.values()),
+        "n_failed": sum(len(loaded.reads[role].failed) for role in named.roles if role in loaded.reads),
         "reason": value.reason,
         "notes": [*lacks, *loaded.notes],
         "details": dict(value.details),
@@ -117,5 +120,5 @@ def failure(model: str, benchmark: str | None, mode: str | None, run: str, reaso
 
 
 def failed(results: Sequence[Result]) -> list[Result]:
-    """The results that stand for a model or benchmark that could not be run or scored."""
-    return [r for r in results if r["metric"] is None]
+    """The results of models and benchmarks that could not be run or scored, and headlines without a value."""
+    return [r for r in results if r["metric"] is None or (r["headline"] and r["value"] is None)]

@@ -13,8 +13,8 @@ from hf_robust.metrics.columns import same_class
 
 COLUMNS = ["prediction", "reference", "confidence"]
 EXAMPLE = """\
-prediction,reference,confidence 3,3,0.99 8,8,0.97 1,1,0.95 5,5,0.92 2,7,0.9 4,4,0.86 9,9,0.81
-6,1,0.77 3,3,0.7 8,2,0.64 0,0,0.6 7,5,0.55 1,9,0.48 4,4,0.41 5,0,0.36 2,6,0.3
+prediction,reference,confidence 3,3,0.99 8,8,0.97 1,1,0.95 5,5,0.92 2,7,0.9 4,4,0.86 9,9,0.81 6,1,0.77 3,3,0.7 8,2,0.64
+0,0,0.6 7,5,0.55 1,9,0.48 4,4,0.41 5,0,0.36 2,6,0.3
 """.replace(" ", "\n")
 ABOUT = r"""# Response rate accuracy
 The accuracy when only the most confident share `r` of the rows is answered.

@@ -12,15 +12,13 @@ from hf_robust.metrics.columns import class_indices
 
 COLUMNS = ["probability", "class_index", "is_spurious"]
 EXAMPLE = """\
-probability,class_index,is_spurious 0.93,7,0 0.81,7,0 0.64,7,0 0.88,7,1 0.35,7,1 0.12,7,1 0.9,94,0
-0.77,94,0 0.58,94,0 0.31,94,1 0.22,94,1 0.05,94,1 0.85,400,0 0.42,400,0 0.28,400,0 0.66,400,1
-0.51,400,1 0.19,400,1
+probability,class_index,is_spurious 0.93,7,0 0.81,7,0 0.64,7,0 0.88,7,1 0.35,7,1 0.12,7,1 0.9,94,0 0.77,94,0 0.58,94,0
+0.31,94,1 0.22,94,1 0.05,94,1 0.85,400,0 0.42,400,0 0.28,400,0 0.66,400,1 0.51,400,1 0.19,400,1
 """.replace(" ", "\n")
 ABOUT = r"""# Spurious score
 How well a class's probability tells its own pictures (positive) from pictures of only its spurious feature.
 
 $$\mathrm{score} = \frac{1}{K} \sum_{k=1}^{K} \mathrm{AP}_k$$
-
 $$\mathrm{AP} = \sum_t (R_t - R_{t-1})\, P_t$$
 """
 
@@ -48,8 +46,8 @@ def score(text: str, path: str | None = None) -> tuple[str, Figure]:
     axes.plot(chance, names, "|", markersize=14, color="black", label="chance")
     axes.set(xlabel="average precision", ylabel="class", xlim=(0, 1.02))
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1))
-    about = f"{len(table):,} rows of {len(each):,} classes, mean AUROC {result.spurious_auroc:.4f}"
-    return f"## Spurious score {result.spurious_score:.4f}\n{about}", figure
+    about = f"\n{len(table):,} rows of {len(each):,} classes, mean AUROC {result.spurious_auroc:.4f}"
+    return f"## Spurious score {result.spurious_score:.4f}{about}", figure
 
 
 def page() -> object:
