@@ -2,22 +2,21 @@
 
 python bench/metrics.py [--scores N] [--repeats N]
 
-Each row is the best of some repetitions; memory is the peak above what was held before (traced numpy memory or growth
-of the process, whichever is larger). `times` is the row's time divided by ours: above 1 we are faster. The values are
+Each row is the best of some repetitions; memory is the peak above what was held before, of a child process that makes
+one call (Linux). `times` is the row's time divided by ours: above 1 we are faster. The values are
 compared as well: a row that agrees with none of ours is shown and says so, and does not count for the target.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import resource
 import sys
-import threading
 import time
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
@@ -25,8 +24,6 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from hf_robust.metrics import bootstrap, curve, spurious_score, weighted
 
 NAMES = ("AUROC", "AP", "FPR95")
-
-
 Call = Callable[[], tuple[float, ...]]
 
 
@@ -39,38 +36,28 @@ class Row:
     note: str = ""
 
 
-def resident_bytes() -> int:
-    """Memory that this process holds now, allocations of every library included (Linux; 0 elsewhere)."""
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text().split()[1]) * 4096 if statm.exists() else 0
+def peak_of(call: Call) -> float:
+    """Megabytes that a child process grows by at most while `call` runs in it, as the kernel counts them."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
 
+    def work() -> None:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of a new child: what it holds now
+        call()
+        sender.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
-def peak_of(call: Callable[[], object]) -> float:
-    """Megabytes above the start while `call` runs: traced exactly for numpy, sampled every 2 ms for other libraries."""
-    start, highest, done = resident_bytes(), [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.002):
-            highest[0] = max(highest[0], resident_bytes() - start)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    tracemalloc.start()
-    call()
-    traced = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    done.set()
-    watcher.join()
-    return max(highest[0], traced) / 1e6
+    child = context.Process(target=work)
+    child.start()
+    kilobytes = float(receiver.recv())
+    child.join()
+    return kilobytes / 1e3
 
 
 def measure(calls: dict[str, Call], repeats: int, notes: dict[str, str]) -> list[Row]:
     """One row a call; repetitions in turns, so that a busy machine slows all of them alike."""
-    best, values, peaks = {}, {}, {}
-    for who, call in calls.items():
-        values[who] = call()  # warm: imports, threads, caches
-        peaks[who] = peak_of(call)
-        best[who] = float("inf")
+    peaks = {who: peak_of(call) for who, call in calls.items()}  # first: threads of torch do not survive a fork
+    values = {who: call() for who, call in calls.items()}  # warm
+    best = dict.fromkeys(calls, float("inf"))
     for _ in range(repeats):
         for who, call in calls.items():
             start = time.perf_counter()
@@ -125,7 +112,7 @@ def torchmetrics_calls(scores: np.ndarray, is_ood: np.ndarray) -> Call:
     from torchmetrics.functional.classification import binary_auroc, binary_average_precision, binary_roc
 
     # a monotone map into [0, 1], for its functions put a sigmoid over anything else, which takes time
-    value, truth = torch.sigmoid(torch.from_numpy(scores)), torch.from_numpy(is_ood.astype(np.int64))
+    value, truth = torch.from_numpy(1 / (1 + np.exp(-scores))), torch.from_numpy(is_ood.astype(np.int64))
 
     def call() -> tuple[float, ...]:
         fpr, tpr, _ = binary_roc(value, truth, validate_args=False)

@@ -13,7 +13,7 @@ from hf_robust.benchmarks import benchmarks
 from hf_robust.scoring.compare import Comparison, compare, run_of
 
 
-def runs(tmp_path: Path, first: list[int], second: list[int], *, shuffled: bool = False) -> tuple[Path, Path]:
+def runs(tmp_path: Path, first: list[int], second: list[int]) -> tuple[Path, Path]:
     """Two runs over the same validation pictures, of class 0 to 9; what each model answers."""
     labels = [[i % 10] for i in range(len(first))]
     one = write_run(tmp_path / "a", ["imagenet-val"], [Source("imagenet-val", labels, peaked(first))], weights="1" * 64)

@@ -51,9 +51,9 @@ def printed(results, width=80, **options):
 # files
 
 
-def test_the_folder_holds_json_markdown_and_csv_and_nothing_else(tmp_path):
+def test_the_folder_holds_json_and_three_tables_and_nothing_else(tmp_path):
     out = write([result()], tmp_path / "report")
-    assert sorted(p.name for p in out.iterdir()) == ["results.json", "table.csv", "table.md"]
+    assert sorted(p.name for p in out.iterdir()) == ["results.json", "table.csv", "table.md", "table.tex"]
     content = json.loads((out / "results.json").read_text(encoding="utf-8"))
     assert content == {"schema_version": 1, "results": [result()]} == as_document([result()])
 
@@ -64,7 +64,7 @@ def test_the_files_do_not_depend_on_the_order_of_results(tmp_path):
     ]
     shuffled = random.Random(0).sample(rows, len(rows))
     a, b = write(rows, tmp_path / "a"), write(shuffled, tmp_path / "b")
-    for name in ("results.json", "table.md", "table.csv"):
+    for name in ("results.json", "table.md", "table.csv", "table.tex"):
         assert (a / name).read_bytes() == (b / name).read_bytes()
 
 

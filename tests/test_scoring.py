@@ -12,9 +12,10 @@ from run_folder import A, Source, row, scored, small_a, write_run
 from scipy.stats import binomtest
 from sklearn.metrics import average_precision_score, top_k_accuracy_score
 
-from hf_robust.benchmarks import benchmark
+from hf_robust.benchmarks import benchmark, benchmarks
 from hf_robust.labels import imagenet_d_categories, label_space, spurious_classes
 from hf_robust.predictions.read import HeadWeights
+from hf_robust.scoring import score
 
 O = benchmark("imagenet-o").mask  # noqa: E741
 

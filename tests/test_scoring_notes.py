@@ -115,14 +115,15 @@ def test_a_run_that_was_killed_is_scored_as_far_as_it_got(tmp_path: Path) -> Non
     write_run(tmp_path, ["imagenet-a"], [small_a(250, lost=[1])])
     accuracy = row(scored(tmp_path), "top1_accuracy")
     assert (accuracy["n"], accuracy["complete"]) == (100 + 50, False)
-    assert "1 of 3 parts of imagenet-a have no predictions yet" in accuracy["notes"]
+    assert any(note.startswith("1 of 3 parts of imagenet-a have no predictions yet") for note in accuracy["notes"])
 
 
 def test_a_control_that_was_killed_is_not_run_rather_than_half(tmp_path: Path) -> None:
     write_run(tmp_path, ["imagenet-a"], [small_a(), validation(A, lost=[A[0], A[1]])])
     results = scored(tmp_path)
     assert row(results, "control_top1_accuracy")["value"] is None
-    assert "control not run: 2 of its 200 classes have no predictions yet" in row(results, "top1_accuracy")["notes"]
+    (note,) = row(results, "top1_accuracy")["notes"]
+    assert note.startswith("control not run: 2 of its 200 classes have no predictions yet")
 
 
 def test_a_limit_marks_every_row_as_subset_with_size_and_seed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .display import DATA_HELP, command, console_of, print_rows, progress_of
+from .display import DATA_HELP, command, console_of, folder, print_rows, progress_of
 
 
 def add_list(commands: Any) -> None:
@@ -16,7 +16,7 @@ def add_list(commands: Any) -> None:
     parser = command(commands, "list", list_names, "what there is", "hf-robust list benchmarks --installed")
     parser.add_argument("what", nargs="?", choices=("benchmarks", "metrics", "scores"), default="benchmarks")
     parser.add_argument("--installed", action="store_true", help="only the data sets that are built on this machine")
-    parser.add_argument("--data", type=Path, metavar="DIR", help=DATA_HELP)
+    parser.add_argument("--data", type=folder, metavar="DIR", help=DATA_HELP)
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
@@ -28,14 +28,14 @@ def add_build(commands: Any) -> None:
     parser.add_argument("--source", required=True, help="archive (tar, tar.gz, zip), extracted folder, or URL")
     parser.add_argument("--devkit", type=Path, metavar="FILE", help="for imagenet-val from the flat tar")
     parser.add_argument("--allow-incomplete", action="store_true", help="build what is there and mark it as incomplete")
-    parser.add_argument("--out", type=Path, metavar="DIR", help=DATA_HELP)
+    parser.add_argument("--out", type=folder, metavar="DIR", help=DATA_HELP)
 
 
 def add_remove(commands: Any) -> None:
     """Declare the command."""
     parser = command(commands, "remove", remove, "remove a built data set", "hf-robust remove imagenet-a")
     parser.add_argument("benchmark")
-    parser.add_argument("--out", type=Path, metavar="DIR", help=DATA_HELP)
+    parser.add_argument("--out", type=folder, metavar="DIR", help=DATA_HELP)
 
 
 def list_names(options: argparse.Namespace) -> int:
@@ -111,6 +111,8 @@ def remove(options: argparse.Namespace) -> int:
     """Remove a built data set."""
     from .. import builders
 
+    if options.benchmark not in {*builders.recipes(), *(b.name for b in builders.installed(out=options.out))}:
+        raise LookupError(f"unknown data set {options.benchmark!r}; known: {', '.join(builders.recipes())}")
     removed = builders.remove(options.benchmark, out=options.out)
     print(
         f"{options.benchmark}: removed {removed} builds" if removed else f"{options.benchmark}: nothing was built here"

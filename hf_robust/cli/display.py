@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +26,15 @@ def command(commands: Any, name: str, run: Callable[..., int], text: str, exampl
     )
     parser.set_defaults(command=run)
     return parser
+
+
+def folder(text: str) -> Path:
+    """The folder of an option; an empty name would be the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected the name of a folder, got an empty one")
+    if Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"expected a folder, got the file {text!r}")
+    return Path(text)
 
 
 def console_of(*, stderr: bool = True) -> Console:

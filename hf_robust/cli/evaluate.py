@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .display import CHANCE_HELP, DATA_HELP, command, console_of, progress_of
+from .display import CHANCE_HELP, DATA_HELP, command, console_of, folder, progress_of
 from .results import benchmarks_of, print_results, scored
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def add_evaluate(commands: Any) -> None:
     parser = command(commands, "evaluate", evaluate, text, example)
     parser.add_argument("--model", nargs="+", required=True, metavar="M", help=_MODELS)
     parser.add_argument("--benchmark", nargs="+", required=True, metavar="B", help="see `hf-robust list`; or `all`")
-    parser.add_argument("--out", type=Path, required=True, metavar="RUNS", help="folder for predictions and results")
+    parser.add_argument("--out", type=folder, required=True, metavar="RUNS", help="folder for predictions and results")
     data = parser.add_argument_group("data")
     data.add_argument("--imagenet-val", metavar="FOLDER_OR_REPO", help="folders named by WordNet id, read in place")
     data.add_argument("--imagenet-train", metavar="FOLDER_OR_REPO", help="the same of training pictures, for fits")
-    data.add_argument("--data", type=Path, metavar="DIR", help=DATA_HELP)
+    data.add_argument("--data", type=folder, metavar="DIR", help=DATA_HELP)
     data.add_argument(
         "--preprocessing", choices=("model", "published"), default="model",
         help="the model's own transform, or the one of each paper (%(default)s); named in every result",

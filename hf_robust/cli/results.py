@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .display import CHANCE_HELP, command, console_of, print_rows
+from .display import CHANCE_HELP, command, console_of, folder, print_rows
 
 if TYPE_CHECKING:
     from ..benchmarks import Benchmark
@@ -31,7 +31,7 @@ def add_score(commands: Any) -> None:
         help="detection by these scores too; see `hf-robust list scores`",
     )
     parser.add_argument(
-        "--fit-on", type=Path, metavar="RUN", help="runs that hold the training pictures for scores with a fit (RUNS)"
+        "--fit-on", type=folder, metavar="RUN", help="runs that hold the training pictures for scores with a fit (RUNS)"
     )
     parser.add_argument(
         "--conventions", action="store_true", help="the same quantities as other conventions compute them, and why"
@@ -45,7 +45,7 @@ def add_report(commands: Any) -> None:
     text = "score what is stored and write results.json, table.md and table.csv"
     parser = command(commands, "report", report, text, "hf-robust report RUNS --out report")
     parser.add_argument("runs", type=Path, metavar="RUNS")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR")
     parser.add_argument("--allow-chance", action="store_true", help=CHANCE_HELP)
 
 
@@ -66,6 +66,7 @@ def score(options: argparse.Namespace) -> int:
     if options.conventions:
         return _conventions(options)
     if options.benchmark:
+        _check_benchmarks(options, results)
         results = [r for r in results if r["benchmark"] in {None, *options.benchmark}]
     if options.metric:
         _check_metrics(options, results)
@@ -136,12 +137,25 @@ def _compared(row: Comparison) -> dict[str, str]:
     }
 
 
+def _check_benchmarks(options: argparse.Namespace, results: Sequence[dict[str, Any]]) -> None:
+    here = {r["benchmark"] for r in results} - {None}
+    for name in options.benchmark:
+        if name not in here:
+            raise LookupError(
+                f"expected a benchmark with results in {options.runs}, got {name!r}; there: {_list(here)}"
+            )
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
 def _check_metrics(options: argparse.Namespace, results: Sequence[dict[str, Any]]) -> None:
     """A metric must be defined on a benchmark at hand, and on each that was named; the protocol's refusals count."""
     names = options.benchmark or sorted({r["benchmark"] for r in results if r["metric"]})
     for metric in options.metric:
         refusals = []
-        for benchmark in benchmarks_of(names):
+        for benchmark in (known_benchmarks()[name] for name in names if name in known_benchmarks()):
             try:
                 benchmark.measure(metric)
             except KeyError as error:
@@ -154,6 +168,8 @@ def benchmarks_of(names: Sequence[str]) -> tuple[Benchmark, ...]:
     """The benchmarks of these names; `all` stands for every one."""
     from ..benchmarks import benchmark, benchmarks
 
+    if "all" in names and len(names) > 1:
+        raise ValueError("expected `all` alone or the names of benchmarks, got both: leave one out")
     if list(names) == ["all"]:
         return tuple(b for b in benchmarks().values() if not b.fit_only)
     return tuple(benchmark(name) for name in names)

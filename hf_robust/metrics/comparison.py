@@ -56,7 +56,8 @@ def paired_difference(
 
     first, second  the metric as a function of row weights (weighted.py), rows in the same order.   Options and errors:
     see `resample`. The p-value inverts the percentile interval, 2 min(share <= 0, share >= 0) with one added to both
-    counts, so it is never below 2 / (replicates + 1); two equal models get 1.
+    counts, so it is never below 2 / (replicates + 1); two equal models get 1. Resampling cannot see
+    what a handful of rows does not hold, so it is too sure there: `mcnemar` is exact for accuracy.
 
     >>> from hf_robust.metrics import weighted
     >>> paired_difference(weighted.mean([1.0, 0.0]), weighted.mean([1.0, 0.0]), 2).p_value

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 PLAN_FILE = "plan.json"
 SOURCE_FILE = "source.json"
+REQUESTS = "requests"
 
 Record = TypeVar("Record", "Plan", "SourcePlan")
 

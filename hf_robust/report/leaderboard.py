@@ -103,12 +103,19 @@ def ordered(results: Iterable[Result]) -> list[Result]:
 def _order(row: Result) -> tuple[Any, ...]:
     metric, split = str(row["metric"] or ""), str(row["split"] or "")
     benchmark = str(row["benchmark"] or "")
-    place = (_place(metric, METRIC_ORDER), metric, not is_whole(row), _place(split, SPLIT_ORDER), split)
+    score = str(row.get("ood_score") or "")
+    place = (_place(metric, METRIC_ORDER), metric, score, not is_whole(row), _place(split, SPLIT_ORDER), split)
     return (not benchmark, benchmark, not metric, not row["headline"], *place, *line_key(row))
 
 
 def _place(name: str, known: tuple[str, ...]) -> int:
     return known.index(name) if name in known else len(known)
+
+
+def metric_name(row: Result) -> str:
+    """The metric, with the anomaly score in brackets where it is not the protocol's own."""
+    score = row.get("ood_score")
+    return f"{plain(row['metric'] or '')} ({plain(score)})" if score else plain(row["metric"] or "")
 
 
 def is_whole(row: Result) -> bool:

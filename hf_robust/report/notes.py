@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .leaderboard import FAILED_IMAGES, INCOMPLETE, SUBSET, Result, line_key, line_names, marks, plain
+from .leaderboard import FAILED_IMAGES, INCOMPLETE, SUBSET, Result, line_key, line_names, marks, metric_name, plain
 
 _TITLES = {
     INCOMPLETE: "incomplete: not all pictures of the official data were evaluated",
@@ -107,8 +107,8 @@ def _whose(groups: Sequence[Sequence[Result]], names: Mapping[Any, str]) -> list
     """A name for each group of results: its models if these tell the groups apart, else its metrics, else both."""
     views = (
         lambda row: names[line_key(row)],
-        lambda row: plain(row["metric"]),
-        lambda row: f"{plain(row['metric'])} of {names[line_key(row)]}",
+        metric_name,
+        lambda row: f"{metric_name(row)} of {names[line_key(row)]}",
     )
     labels: list[list[str]] = []
     for view in views:

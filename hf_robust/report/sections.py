@@ -135,7 +135,7 @@ def _no_rungs(benchmark: Benchmark | None, head: Sequence[Result]) -> str:
 
 
 def _tables(rows: Sequence[Result], names: dict[LineKey, str], numbered: Mapping[LineKey, int]) -> list[Table]:
-    own = [r for r in rows if r["metric"]]
+    own = [r for r in rows if r["metric"] and not r.get("ood_score")]
     keys = [key for key in names if any(line_key(r) == key for r in own)]
     if not keys:
         return []
@@ -162,7 +162,19 @@ def _tables(rows: Sequence[Result], names: dict[LineKey, str], numbered: Mapping
         tables.append(
             Table(f"{headline[0].replace('_', ' ')} by split", tuple(map(plain, splits)), tuple(lines), False)
         )
-    return tables
+    return [*tables, *_other_scores(rows, names, numbered)]
+
+
+def _other_scores(rows: Sequence[Result], names: dict[LineKey, str], numbered: Mapping[LineKey, int]) -> list[Table]:
+    """The anomaly scores beside the protocol's own, a line a model and score."""
+    found = {(line_key(r), str(r["ood_score"]), str(r["metric"])): r for r in rows if r.get("ood_score")}
+    metrics = _in_order({metric for _, _, metric in found}, METRIC_ORDER)
+    pairs = list(dict.fromkeys((key, score) for key in names for k, score, _ in sorted(found) if k == key))
+    lines = [
+        Row(numbered[k], f"{names[k]}: {plain(s)}", "", tuple(number(found.get((k, s, m))) for m in metrics))
+        for k, s in pairs
+    ]
+    return [Table("Other out-of-distribution scores", tuple(metrics), tuple(lines), False)] if lines else []
 
 
 def _best_first(
@@ -183,7 +195,7 @@ def _estimators(rows: Sequence[Result]) -> list[tuple[str, str]]:
     """How each metric was estimated, where all models agree; the counts of each model stay in the tables' files."""
     texts: dict[str, set[str]] = {}
     for row in rows:
-        if row["metric"] and is_whole(row):
+        if row["metric"] and is_whole(row) and not row.get("ood_score"):
             texts.setdefault(str(row["metric"]).replace("_", " "), set()).add(
                 f"{row['n']:,} pictures. {details_of(row)}"
             )
@@ -219,7 +231,8 @@ def plots_of(
 
 
 def _values(rows: Sequence[Result], metric: str) -> dict[LineKey, float]:
-    return {line_key(r): r["value"] for r in rows if r["metric"] == metric and is_whole(r) and r["value"] is not None}
+    own = [r for r in rows if r["metric"] == metric and is_whole(r) and not r.get("ood_score")]
+    return {line_key(r): r["value"] for r in own if r["value"] is not None}
 
 
 def _field_of_a(rows: Sequence[Result], shown: Sequence[Series]) -> list[Plot | None]:

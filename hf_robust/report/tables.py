@@ -19,6 +19,7 @@ from .leaderboard import (
     is_whole,
     leaderboard,
     marks,
+    metric_name,
     number,
     ordered,
     plain,
@@ -32,8 +33,8 @@ _FULL = (
     "In full, with fingerprints of the data, its differences from the official one and each transform: results.json."
 )
 _FLAT = (
-    "model", "benchmark", "metric", "split", "value", "ci95_low", "ci95_high", "n", "n_failed", "complete", "subset",
-    "headline", "preprocessing", "run", "reason", "notes",
+    "model", "benchmark", "metric", "ood_score", "split", "value", "ci95_low", "ci95_high", "n", "n_failed", "complete",
+    "subset", "headline", "preprocessing", "run", "reason", "notes",
 )  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def _row(row: Result, said: set[str]) -> dict[str, str]:
     metric, ends = str(row["metric"] or ""), row["ci95"]
     remark = "; ".join(filter(None, [row["reason"], *(note for note in notes_of(row) if note not in said)]))
     return {
-        "Metric": escape(metric) or "(failed)",
+        "Metric": escape(metric_name(row)) or "(failed)",
         "Split": "all" if is_whole(row) else escape(row["split"]),
         "Model": escape(row["model"]),
         "Preprocessing": escape(row["preprocessing"] or ""),
@@ -144,7 +145,7 @@ def csv_text(results: Sequence[Result]) -> str:
         low, high = row["ci95"] or (None, None)
         flat = {**row, "ci95_low": low, "ci95_high": high, "notes": "; ".join(map(str, row["notes"]))}
         protocol = [_shown(row["protocol"][key]) if key in row["protocol"] else None for key in keys]
-        writer.writerow([_inert(value) for value in (*(flat[name] for name in _FLAT), *protocol)])
+        writer.writerow([_inert(value) for value in (*(flat.get(name) for name in _FLAT), *protocol)])
     return stream.getvalue()
 
 

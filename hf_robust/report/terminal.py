@@ -15,6 +15,7 @@ from .leaderboard import (
     line_key,
     line_names,
     marks,
+    metric_name,
     number,
     ordered,
     plain,
@@ -158,7 +159,7 @@ def _everything(rows: Sequence[Result], names: Names) -> Iterator[_Block]:
 def _full_lines(rows: Sequence[Result]) -> Iterator[_Line]:
     above, said = None, ""
     for row in rows:
-        metric, split = str(row["metric"] or ""), "" if is_whole(row) else plain(row["split"])
+        metric, split = metric_name(row), "" if is_whole(row) else plain(row["split"])
         below = bool(split) and metric == above
         above = metric
         reason = "" if row["value"] is not None or row["reason"] == said else plain(row["reason"] or "no reason given")

@@ -18,7 +18,7 @@ from ..benchmarks import Benchmark, Mode
 from ..models import ImageClassifier, ModelError, load_model, transform_for
 from ..models.base import Transform, weights_hash
 from ..predictions.parts import finish, remove_leftovers, source_folder
-from ..predictions.plan import PLAN_FILE, SOURCE_FILE, Plan, SourcePlan, settle, write_json
+from ..predictions.plan import PLAN_FILE, REQUESTS, SOURCE_FILE, Plan, SourcePlan, settle, write_json
 from ..predictions.read import HeadWeights, has_head, label_space_hash, write_heads, write_label_space
 from .loop import Job, OnError, forward_parts
 from .needs import DataPlaces, Need, Needs, gather
@@ -267,7 +267,7 @@ def _version(package: str) -> str | None:
 
 def request_file(run: Path, benchmark: str, mode: Mode) -> Path:
     """Where a run remembers that a benchmark was asked for, and why it could not be run."""
-    return run / "requests" / f"{benchmark}.{mode}.json"
+    return run / REQUESTS / f"{benchmark}.{mode}.json"
 
 
 def record_failure(runs: Path, model: str, reason: str | None) -> None:

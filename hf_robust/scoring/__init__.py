@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..benchmarks import Benchmark, Value
 from ..benchmarks.spec import roles_of
 from ..benchmarks.views import Detection
 from ..metrics import wilson
-from ..predictions.plan import PLAN_FILE
+from ..predictions.plan import PLAN_FILE, REQUESTS, Plan, read_json
 from .load import Loaded, load
 from .ood import OodOptions, columns_of, detected, options_of
 from .rows import REPLICATES, Asked, Named, Result, failed, failure, protocol, result
@@ -39,30 +39,45 @@ def score(
     """
     if not runs.is_dir():
         raise FileNotFoundError(
-            f"expected a folder that `hf-robust evaluate --out` wrote, got {str(runs)!r}, which is none"
+            f"expected a folder that `hf-robust evaluate --out` wrote, got {str(runs)!r}: no folder"
         )
-    results = [failure(f["model"], None, None, "", f["reason"]) for f in _read_all(runs / "failures")]
-    for run in sorted(path.parent for path in runs.glob(f"*/{PLAN_FILE}")):
-        plan = json.loads((run / PLAN_FILE).read_text(encoding="utf-8"))
-        for request in _read_all(run / "requests"):
-            benchmark = benchmarks.get(request["benchmark"])
-            reason = request["failure"]
-            if benchmark is None:
-                reason = f"benchmark {request['benchmark']!r} is not known here; known: {', '.join(sorted(benchmarks))}"
-            if reason is not None or benchmark is None:
-                results.append(failure(plan["model"], request["benchmark"], request["mode"], run.name, str(reason)))
-            else:
-                results += score_run(
-                    Asked(run, plan, benchmark, request["mode"]),
-                    allow_chance=allow_chance,
-                    ood=ood,
-                    replicates=replicates,
-                )
-    return results
+    failures = [
+        failure(f["model"], None, None, "", f["reason"]) for f in _records(runs / "failures", ["model", "reason"])
+    ]
+    scored = [
+        row
+        for run in sorted(path for path in runs.iterdir() if (path / REQUESTS).is_dir() or (path / PLAN_FILE).exists())
+        for row in _score_asked(run, benchmarks, allow_chance=allow_chance, ood=ood, replicates=replicates)
+    ]
+    if not failures and not scored:
+        raise LookupError(f"expected runs in {runs}, got none: `hf-robust evaluate --out {runs}` writes them")
+    return failures + scored
 
 
-def _read_all(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+def _score_asked(run: Path, benchmarks: Mapping[str, Benchmark], **options: Any) -> Iterator[Result]:
+    """Every result of one run; a run whose own records are damaged is one failure."""
+    try:
+        plan = _plan(run)
+        requests = _records(run / REQUESTS, ["benchmark", "mode", "failure"])
+    except (OSError, ValueError) as error:
+        yield failure(run.name, None, None, run.name, str(error))
+        return
+    for request in requests:
+        name, reason = request["benchmark"], request["failure"]
+        if reason is None and name not in benchmarks:
+            reason = f"benchmark {name!r} is not known here; known: {', '.join(sorted(benchmarks))}"
+        if reason is not None:
+            yield failure(plan["model"], name, request["mode"], run.name, str(reason))
+        else:
+            yield from score_run(Asked(run, plan, benchmarks[name], request["mode"]), **options)
+
+
+def _plan(run: Path) -> dict[str, Any]:
+    return read_json(run / PLAN_FILE, [field.name for field in fields(Plan)])
+
+
+def _records(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    return [read_json(path, names) for path in sorted(folder.glob("*.json"))]
 
 
 def asked_of(runs: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Asked]:
@@ -73,8 +88,8 @@ def asked_of(runs: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Asked]
 
 def asked_of_run(run: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Asked]:
     """The same for one run."""
-    plan = json.loads((run / PLAN_FILE).read_text(encoding="utf-8"))
-    for request in _read_all(run / "requests"):
+    plan = _plan(run)
+    for request in _records(run / REQUESTS, ["benchmark", "mode", "failure"]):
         if request["benchmark"] in benchmarks and request["failure"] is None:
             yield Asked(run, plan, benchmarks[request["benchmark"]], request["mode"])
 

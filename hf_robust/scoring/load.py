@@ -14,6 +14,7 @@ from ..predictions.parts import is_source_folder, source_folder
 from ..predictions.read import SourceRead, has_head, read_label_space, read_source
 
 VALIDATION_PICTURES_PER_CLASS = 50
+_UNUSABLE = "have no predictions yet, or of another version: run the same `evaluate` again"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def _why_not(source: Source, found: SourceRead | None) -> str:
     if not found.absent:
         return f"{len(found.failed)} pictures of its classes were given and none could be read"
     parts = "classes" if found.plan.cut == "class" else "parts"
-    return f"{len(found.absent)} of its {len(found.absent) + len(found.rows_by_part)} {parts} have no predictions yet"
+    return f"{len(found.absent)} of its {len(found.absent) + len(found.rows_by_part)} {parts} {_UNUSABLE}"
 
 
 def _relabel(outputs: Outputs, source: Source, benchmark: Benchmark, zero_shot: bool) -> Outputs:
@@ -107,7 +108,7 @@ def _lacks(source: Source, read: SourceRead) -> Iterator[str]:
             )
     if read.absent:
         parts = len(read.absent) + len(read.rows_by_part)
-        yield f"{len(read.absent)} of {parts} parts of {source.dataset} have no predictions yet"
+        yield f"{len(read.absent)} of {parts} parts of {source.dataset} {_UNUSABLE}"
     if read.failed:
         key, reason = read.failed[0]
         yield f"{len(read.failed)} pictures of {source.dataset} could not be read, the first {key!r} ({reason})"

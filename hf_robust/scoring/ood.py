@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from .. import ood_scores
 from ..benchmarks import Outputs, Value
 from ..benchmarks.views import Detection, Scored
 from ..predictions.parts import is_source_folder, source_folder
-from ..predictions.plan import PLAN_FILE, SourcePlan
+from ..predictions.plan import PLAN_FILE, SourcePlan, read_json
 from ..predictions.read import read_head, read_label_space, read_source
 from ..schema import EMBEDDINGS, FEATURES, LOGITS
 from .load import Loaded
@@ -117,7 +116,7 @@ def _fit_folder(asked: Asked, place: Path, rule: str) -> Path:
     else:
         runs = [place] if (place / PLAN_FILE).is_file() else sorted(p.parent for p in place.glob(f"*/{PLAN_FILE}"))
         folders = [source_folder(run, FIT_SOURCE, rule) for run in runs]
-    plans = [json.loads((run / PLAN_FILE).read_text(encoding="utf-8")) for run in runs]
+    plans = [read_json(run / PLAN_FILE, _SAME) for run in runs]
     for folder, plan in zip(folders, plans, strict=True):
         if is_source_folder(folder) and all(plan[name] == asked.plan[name] for name in _SAME):
             return folder

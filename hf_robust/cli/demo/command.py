@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..display import command, console_of, progress_of
+from ..display import command, console_of, folder, progress_of
 
 
 def add_demo(commands: Any) -> None:
     """Declare the command."""
     text = "a real classifier on miniature versions of the benchmarks: offline, under two minutes, touches no cache"
     parser = command(commands, "demo", demo, text, "hf-robust demo --out demo-output")
-    parser.add_argument("--out", type=Path, default=Path("demo-output"), help="folder for everything (%(default)s)")
+    parser.add_argument("--out", type=folder, default=Path("demo-output"), help="folder for everything (%(default)s)")
 
 
 def demo(options: argparse.Namespace) -> int:
