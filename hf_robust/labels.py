@@ -148,7 +148,7 @@ def label_space(width: int) -> LabelSpace:
         known = ", ".join(f"{w:,}" for w in (1000, 1001, *_TIMM_LISTS))
         raise ValueError(
             f"expected a model with one of {known} outputs, got {width:,}: no label space is known for that width; "
-            "give one in a factory (file.py:function)"
+            "set `wnids`, the WordNet id of each output, on the module that file.py:function gives"
         )
     return LabelSpace(f"timm:{_TIMM_LISTS[width].removesuffix('_synsets.txt')}", _timm_list(_TIMM_LISTS[width]))
 

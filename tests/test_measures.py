@@ -124,7 +124,7 @@ def test_calibration_of_fewer_than_a_bin_is_one_bin_and_says_so(n: int, fraction
     assert "one bin of all" in value.details["bins"]
     released = m.rms_calibration_error_released_code(view)
     assert released.value is None
-    assert "at least 100 examples" in released.reason
+    assert "not defined below 100 pictures" in released.reason
 
 
 @pytest.mark.parametrize("n", [100, 150, 199])

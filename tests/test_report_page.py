@@ -35,7 +35,7 @@ from hf_robust.scoring import score
 HOSTILE = 'evil/<script>alert("x")</script><img src=x onerror=alert(1)>$x^$&amp;{{7*7}}'
 NAMES = (HOSTILE, "timm/resnet50.a1_in1k")
 BENCHMARKS = ("imagenet-a", "imagenet-o", "spurious-imagenet", "imagenet-d", "imagenet-val")
-A, O = benchmark("imagenet-a").mask, benchmark("imagenet-o").mask
+HARD, OUTSIDE = benchmark("imagenet-a").mask, benchmark("imagenet-o").mask
 
 
 def drawn(seed: int, labels: list[int], skill: float) -> np.ndarray:
@@ -49,10 +49,10 @@ def sources(seed: int) -> list[Source]:
     spurious = [c.index for c in spurious_classes()[:6] for _ in range(5)]
     categories = [c for c in imagenet_d_categories()[:5] for _ in range(6)]
     kinds = ["background", "texture", "material"] * 10
-    clean = sorted({*A[:6], *O[:6], *spurious, *(i for c in categories for i in c.indices)})
+    clean = sorted({*HARD[:6], *OUTSIDE[:6], *spurious, *(i for c in categories for i in c.indices)})
     val = [k for k in clean for _ in range(4)]
-    hard = [A[i % 6] for i in range(24)]
-    outside = [O[i % 6] for i in range(18)]
+    hard = [HARD[i % 6] for i in range(24)]
+    outside = [OUTSIDE[i % 6] for i in range(18)]
     wnids = [imagenet_o_wnids()[i % 6] for i in range(18)]
     return [
         Source("imagenet-val", [[k] for k in val], drawn(seed, val, 9)),
@@ -204,9 +204,8 @@ def test_a_failed_model_stays_with_its_reason(tmp_path: Path) -> None:
     assert not page.all("b")
 
 
-def test_an_empty_folder_of_runs_gives_a_page_that_says_so(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    out = write_report(tmp_path / "runs", tmp_path / "out", benchmarks=benchmarks())
+def test_no_results_give_a_page_that_says_so(tmp_path: Path) -> None:
+    out = write_report(tmp_path / "runs", tmp_path / "out", benchmarks=benchmarks(), results=[])
     assert "No results." in (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -247,8 +246,8 @@ def test_the_sentence_on_a_model_holds_its_headline_numbers() -> None:
     assert verdict(rows, {"imagenet-a": "ImageNet-A"}).replace("\u00a0", " ") == (
         "gets 20.0 % of the pictures of ImageNet-A (90.0 % of clean ones) right; spots pictures of unknown classes on "
         "imagenet-o with an AUPR of 25.0 % (a guess: 16.7 %) [of a part of the pictures]; tells classes from their "
-        "spurious features on spurious-imagenet with a score of 0.850 (1 is best, a guess about 0.40); has no result on "
-        "imagenet-d"
+        "spurious features on spurious-imagenet with a score of 0.850 (1 is best, a guess about 0.40); has no result "
+        "on imagenet-d"
     )
 
 
@@ -413,7 +412,7 @@ def test_the_page_is_not_wider_than_the_window(folder: Path, tmp_path: Path, wid
     (tmp_path / "frame.html").write_text(f"<!DOCTYPE html><body>{frame}</body>", encoding="utf-8")
     command = [
         "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom",
+        "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000", "--dump-dom",
         (tmp_path / "frame.html").as_uri(),
     ]  # fmt: skip
     dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout

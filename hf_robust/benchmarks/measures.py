@@ -149,7 +149,12 @@ def _paired(view: SpuriousPairs, field: str, statistic: Statistic | None, estima
     scores = score_pairs(view.probability, view.class_index, view.is_spurious)
     names = imagenet_1k_names()
     left_out = {"left_out": ", ".join(f"{k} {names[k]}" for k in view.left_out)} if view.left_out else {}
-    counts = {"classes": len(np.unique(view.class_index)), "n_spurious": int(view.is_spurious.sum())}
+    genuine = [float((~view.is_spurious[view.class_index == k]).mean()) for k in np.unique(view.class_index)]
+    counts = {
+        "classes": len(genuine),
+        "n_spurious": int(view.is_spurious.sum()),
+        "base_rate": float(np.mean(genuine)),
+    }
     sampling = Sampling(statistic, n, 2 * view.class_index + view.is_spurious)
     details = {"estimator": estimator, **counts, **left_out}
     return Value(float(getattr(scores, field)), n, details=details, sampling=sampling)

@@ -81,6 +81,8 @@ def load_model(
 def _resolve(name: str) -> tuple[Loader, str]:
     if is_factory(name):
         return load_python, name
+    if name.endswith(".py"):
+        raise ModelError(f"expected the function that gives the model, got the file alone: name it, as {name}:build")
     prefix, slash, argument = name.partition("/")
     if not slash or name.startswith(_TIMM_SCHEMAS):
         prefix, argument = "timm", name

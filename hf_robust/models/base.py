@@ -82,6 +82,7 @@ class ImageClassifier:
     prompts      SHA-256 of the prompt set and class names; None for models without text.
     layout       "channels_last" where the architecture gains from it and a trial accepted it, else "contiguous".
     linear       the layer of the module that heads["classifier"] was read from.
+    notes        doubts about the model that stand beside every result.
     code         SHA-256 of the user's Python file that gives the model: its forward may change, its weights the same.
     """
 
@@ -94,6 +95,7 @@ class ImageClassifier:
     prompts: str | None = None
     layout: str = "contiguous"
     linear: torch.nn.Linear | None = None
+    notes: tuple[str, ...] = ()
     code: str | None = None
 
     def with_features(self) -> ImageClassifier:

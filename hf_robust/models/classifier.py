@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -151,8 +150,8 @@ def _head(linear: torch.nn.Linear, space: labels.LabelSpace) -> Head:
     return Head(weight.float().numpy().copy(), bias.detach().float().numpy().copy(), space)
 
 
-def warn_about_normalisation(name: str, module: torch.nn.Module, preprocessing: Preprocessing) -> None:
-    """Warns where the input seems to be normalised twice (in the transform and in the module) or not at all."""
+def normalisation_doubts(module: torch.nn.Module, preprocessing: Preprocessing) -> tuple[str, ...]:
+    """What stands beside every result where the input seems to be normalised twice, or not at all."""
     inside = any(
         layer.__class__.__name__.lower().startswith("normalize")
         or {"mean", "std"} <= {k for k, v in layer.named_buffers(recurse=False) if v is not None and v.numel() == 3}
@@ -160,6 +159,7 @@ def warn_about_normalisation(name: str, module: torch.nn.Module, preprocessing: 
     )
     outside = preprocessing.mean != (0.0, 0.0, 0.0) or preprocessing.std != (1.0, 1.0, 1.0)
     if inside and outside:
-        warnings.warn(f"{name}: the transform normalises and the model seems to do so again", stacklevel=2)
+        return ("the transform normalises and the model seems to do so again",)
     if not inside and not outside:
-        warnings.warn(f"{name}: neither the transform nor the model seems to normalise (mean 0, std 1)", stacklevel=2)
+        return ("neither the transform nor the model seems to normalise (mean 0, std 1)",)
+    return ()

@@ -16,7 +16,7 @@ from typing import Any
 from ..labels import LabelSpace
 from .base import ImageClassifier, ModelError, Preprocessing, Request
 from .checkpoints import load_checkpoint
-from .classifier import classifier, warn_about_normalisation
+from .classifier import classifier, normalisation_doubts
 from .from_timm import timm_preprocessing
 from .preprocessing import measured
 from .trouble import require
@@ -51,9 +51,8 @@ def load_python(request: Request) -> ImageClassifier:
     if request.checkpoint is not None:
         load_checkpoint(module, request.checkpoint, name=request.name)
     preprocessing = _preprocessing(module, transform, name=request.name)
-    warn_about_normalisation(request.name, module, preprocessing)
     made_of = classifier(request.name, module, preprocessing, label_space=_space(module, name=request.name))
-    return replace(made_of, code=code)
+    return replace(made_of, code=code, notes=normalisation_doubts(module, preprocessing))
 
 
 def _code(request: Request) -> str:

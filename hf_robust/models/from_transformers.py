@@ -7,13 +7,13 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import labels
 from .base import ImageClassifier, ModelError, Preprocessing, Request
 from .checkpoints import load_checkpoint
-from .classifier import classifier, warn_about_normalisation
+from .classifier import classifier, normalisation_doubts
 from .preprocessing import measured
 from .trouble import library_errors, require
 from .zero_shot import zero_shot
@@ -39,11 +39,10 @@ def load_transformers(request: Request) -> ImageClassifier:
             module = auto.from_config(config, **options)
         load_checkpoint(module, request.checkpoint, name=request.name)
     preprocessing = _preprocessing(transformers, request)
-    warn_about_normalisation(request.name, module, preprocessing)
     space = _space_from_wnids(module.config.id2label, request)
     loaded = classifier(request.name, module, preprocessing, label_space=space)
     _warn_about_order(module.config.id2label, request.name)
-    return loaded
+    return replace(loaded, notes=normalisation_doubts(module, preprocessing))
 
 
 def load_transformers_clip(request: Request) -> ImageClassifier:

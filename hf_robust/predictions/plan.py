@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 PLAN_FILE = "plan.json"
 SOURCE_FILE = "source.json"
 REQUESTS = "requests"
+LOG_FILE = "log.jsonl"  # times, hosts and versions: what may differ between two runs of one plan
 
 Record = TypeVar("Record", "Plan", "SourcePlan")
 
@@ -132,11 +133,22 @@ def settle(record: Record, path: Path) -> None:
     theirs = read_json(path)
     for field in fields(record):
         if ours[field.name] != theirs.get(field.name):
+            if field.name == "parts":
+                raise PlanError(_other_pictures(theirs["parts"], ours["parts"], path))
             raise PlanError(
                 f"expected {field.name} {_short(theirs.get(field.name))} as in {path}, got {_short(ours[field.name])}: "
                 "the predictions there were made differently and are not mixed; give another --out, "
                 f"or remove {path.parent}"
             )
+
+
+def _other_pictures(theirs: Sequence[Any], ours: Sequence[Any], path: Path) -> str:
+    before, now = (f"{sum(part[1] for part in parts):,} pictures in {len(parts):,} parts" for parts in (theirs, ours))
+    same = " (the same numbers, other pictures or names)" if before == now else ""
+    return (
+        f"expected the pictures that {path.parent.name} was begun with, {before}, got {now}{same}: the predictions in "
+        f"{path.parent} are of other pictures and are not mixed; give another --out, or remove that folder"
+    )
 
 
 def _short(value: Any) -> str:

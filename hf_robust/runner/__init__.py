@@ -18,7 +18,7 @@ from ..benchmarks import Benchmark, Mode
 from ..models import ImageClassifier, ModelError, load_model, transform_for
 from ..models.base import Transform, weights_hash
 from ..predictions.parts import finish, remove_leftovers, source_folder
-from ..predictions.plan import PLAN_FILE, REQUESTS, SOURCE_FILE, Plan, SourcePlan, settle, write_json
+from ..predictions.plan import LOG_FILE, PLAN_FILE, REQUESTS, SOURCE_FILE, Plan, SourcePlan, settle, write_json
 from ..predictions.read import HeadWeights, has_head, label_space_hash, write_heads, write_label_space
 from .loop import Job, OnError, forward_parts
 from .needs import DataPlaces, Need, Needs, gather
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import torch
 
 Meter = Callable[[int, int], None]  # called with pictures done so far, by all processes, and pictures in all
-_LOG_FILE = "log.jsonl"
 _SAME = 1e-2  # of the largest output: far above rounding, far below what a layer in training mode does
 _MOST_THREADS = 1024  # more may end the process inside OpenMP
 
@@ -134,7 +133,12 @@ def evaluate(
     for benchmark in benchmarks:
         write_json(
             request_file(run, benchmark.name, options.mode),
-            {"benchmark": benchmark.name, "mode": options.mode, "failure": failures.get(benchmark.name)},
+            {
+                "benchmark": benchmark.name,
+                "mode": options.mode,
+                "failure": failures.get(benchmark.name),
+                "notes": list(model.notes),
+            },
         )
     _forward(jobs, run, world, meter)
     return run
@@ -254,7 +258,7 @@ def _log(run: Path, entry: dict[str, object]) -> None:
     """Times, hosts and versions: what may differ between two runs of one plan."""
     libraries = {name: _version(name) for name in ("hf-robust", "torch", "torchvision", "timm", "pillow", "pyarrow")}
     facts = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "host": socket.gethostname()}
-    with (run / _LOG_FILE).open("a", encoding="utf-8") as stream:
+    with (run / LOG_FILE).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps({**facts, **entry, "python": platform.python_version(), "versions": libraries}) + "\n")
 
 

@@ -69,7 +69,11 @@ def _score_asked(run: Path, benchmarks: Mapping[str, Benchmark], **options: Any)
         if reason is not None:
             yield failure(plan["model"], name, request["mode"], run.name, str(reason))
         else:
-            yield from score_run(Asked(run, plan, benchmarks[name], request["mode"]), **options)
+            yield from score_run(_asked(run, plan, benchmarks[name], request), **options)
+
+
+def _asked(run: Path, plan: Mapping[str, Any], benchmark: Benchmark, request: Mapping[str, Any]) -> Asked:
+    return Asked(run, plan, benchmark, request["mode"], tuple(request.get("notes", ())))
 
 
 def _plan(run: Path) -> dict[str, Any]:
@@ -91,7 +95,7 @@ def asked_of_run(run: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Ask
     plan = _plan(run)
     for request in _records(run / REQUESTS, ["benchmark", "mode", "failure"]):
         if request["benchmark"] in benchmarks and request["failure"] is None:
-            yield Asked(run, plan, benchmarks[request["benchmark"]], request["mode"])
+            yield _asked(run, plan, benchmarks[request["benchmark"]], request)
 
 
 def values_of(asked: Asked, loaded: Loaded) -> list[Named]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +10,13 @@ from typing import Any
 
 from ..benchmarks import Benchmark, Mode, Role, Value
 from ..metrics import bootstrap, wilson
+from ..predictions.plan import LOG_FILE
 from ..predictions.read import read_label_space
 from .load import Loaded
 
 Result = dict[str, Any]
 
 REPLICATES = 1000
-_PLAN_FIELDS = ("weights", "dtype", "device", "prompts", "limit", "seed", "micro_batch")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Asked:
     plan: Mapping[str, Any]
     benchmark: Benchmark
     mode: Mode
+    notes: tuple[str, ...] = ()  # doubts about the model
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def protocol(asked: Asked, loaded: Loaded) -> dict[str, Any]:
         "rules": {role: read.plan.rule for role, read in loaded.reads.items()},
         "rows": {role: len(outputs) for role, outputs in loaded.roles.items()},
         "data_fingerprints": {role: read.plan.fingerprint() for role, read in loaded.reads.items()},
+        "software": versions(asked.run),
         "data_differences": {role: list(read.plan.differences) for role, read in loaded.reads.items()},
         **benchmark.protocol,
     }
@@ -76,6 +79,15 @@ def interval(value: Value, *, replicates: int) -> list[float] | None:
         return None
     sampling = value.sampling
     return list(bootstrap(sampling.statistic, sampling.n, replicates=replicates, strata=sampling.strata))
+
+
+def versions(run: Path) -> dict[str, str]:
+    """Versions of the libraries that made the predictions, as the run's log first names them; empty without a log."""
+    try:
+        first = json.loads((run / LOG_FILE).read_text(encoding="utf-8").splitlines()[0])
+        return {str(name): str(version) for name, version in first["versions"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}
 
 
 def result(
@@ -99,13 +111,13 @@ def result(
         "protocol": {**protocol, **named.protocol},
         "preprocessing": asked.mode,
         "run": asked.run.name,
-        "plan": {name: asked.plan[name] for name in _PLAN_FIELDS},
+        "plan": {name: value for name, value in asked.plan.items() if name not in ("model", "label_space")},
         "complete": not lacks and value.value is not None,
         "subset": limit is not None,
         "headline": headline,
         "n_failed": sum(len(loaded.reads[role].failed) for role in named.roles if role in loaded.reads),
         "reason": value.reason,
-        "notes": [*lacks, *loaded.notes],
+        "notes": [*lacks, *loaded.notes, *asked.notes],
         "details": dict(value.details),
     }
 
