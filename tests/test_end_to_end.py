@@ -156,7 +156,9 @@ def test_each_result_names_counts_interval_and_what_it_is_not(flow: Flow) -> Non
         assert (r["complete"], r["subset"], r["n_failed"], bool(r["notes"])) == (False, False, 0, True)
         n = sizes.get((r["benchmark"], r["metric"], r["split"]))
         assert n in (None, r["n"])
-        if n is not None and r["ci95"] is not None:
+        low, high = r["ci95"] or (r["value"], r["value"])
+        assert r["value"] is None or low <= r["value"] <= high
+        if n is not None and r["metric"].endswith("accuracy"):
             assert r["ci95"] == pytest.approx(plain.wilson(round(r["value"] * n), n), abs=1e-9)
 
 

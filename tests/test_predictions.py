@@ -114,12 +114,18 @@ def test_a_tampered_plan_is_refused_with_the_field(tmp_path: Path, field: str) -
 @pytest.mark.parametrize(
     ("field", "value"),
     [("preprocessing", {"size": 225}), ("cut", "class"), ("complete", False), ("differences", ("one",)),
-     ("parts", ((0, 2, "g"),)), ("rule", "paper"), ("dataset", "imagenet-o")],
+     ("rule", "paper"), ("dataset", "imagenet-o")],
 )  # fmt: skip
 def test_another_source_is_refused_with_the_field(tmp_path: Path, field: str, value: Any) -> None:
     settle(SOURCE, tmp_path / "source.json")
     with pytest.raises(PlanError, match=f"expected {field} "):
         settle(replace(SOURCE, **{field: value}), tmp_path / "source.json")
+
+
+def test_other_pictures_are_refused_with_their_numbers(tmp_path: Path) -> None:
+    settle(replace(SOURCE, parts=((0, 2, "g"), (1, 3, "h"))), tmp_path / "source.json")
+    with pytest.raises(PlanError, match="was begun with, 5 pictures in 2 parts, got 4 pictures in 1 parts"):
+        settle(replace(SOURCE, parts=((0, 4, "g"),)), tmp_path / "source.json")
 
 
 def test_the_same_plan_settles_twice_and_reads_back(tmp_path: Path) -> None:

@@ -195,7 +195,10 @@ def test_every_process_would_do_every_part_once_and_its_own_first(size: int) -> 
 def test_a_changed_data_set_is_refused(own_sets: Sets, tmp_path: Path) -> None:
     run(own_sets, tmp_path / "runs", "plain", "imagenet-o")
     write(own_sets.validation / A_AND_O[0] / "ILSVRC2012_val_00000001.JPEG", picture(1, kind="JPEG", size=(99, 99)))
-    with pytest.raises(PlanError, match=r"expected parts .* the predictions there were made differently"):
+    with pytest.raises(
+        PlanError,
+        match=r"expected the pictures that imagenet-val\.model was begun with, .*the same numbers, other pictures",
+    ):
         run(own_sets, tmp_path / "runs", "plain", "imagenet-o")
 
 

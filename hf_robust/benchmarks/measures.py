@@ -59,7 +59,8 @@ def _calibration(scored: Scored, *, released_code: bool) -> Value:
     except ValueError as error:
         undefined = f"the released code is not defined below {BIN} pictures"
         return Value(None, n, reason=undefined if released_code and n < BIN else str(error))
-    sampling = None if released_code else Sampling(weighted.calibration_error(scored.confidence, scored.correct), n)
+    statistic = weighted.calibration_error(scored.confidence, scored.correct)
+    sampling = None if released_code else Sampling(statistic, n, biased=True)
     few = {"bins": f"one bin of all: fewer than {BIN} examples"} if n < BIN else {}
     details = {"estimator": f"adaptive bins of {BIN}, last bin takes the remainder", **few}
     return Value(value, n, details=details, sampling=sampling)

@@ -69,12 +69,15 @@ class Sampling:
     statistic  row weights, int64 (R, n) -> values, float64 (R,); all ones give the value itself.
     strata     (n,) groups that keep their size when rows are drawn again; None for one group.
     correct    (n,) for a proportion: whether each row counts.
+    biased     whether drawing rows again moves the value to one side, as it does a calibration error (never negative,
+               and noisier bins): its interval is then centred on the value.
     """
 
     statistic: Callable[[NDArray[np.int64]], NDArray[np.float64]]
     n: int
     strata: NDArray[np.int64] | None = None
     correct: NDArray[np.bool_] | None = None
+    biased: bool = False
 
 
 @dataclass(frozen=True)

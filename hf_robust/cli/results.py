@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .display import CHANCE_HELP, command, console_of, folder, print_rows
+from .display import CHANCE_HELP, DATA_HELP, command, console_of, folder, print_rows
 
 if TYPE_CHECKING:
     from ..benchmarks import Benchmark
@@ -42,10 +42,13 @@ def add_score(commands: Any) -> None:
 
 def add_report(commands: Any) -> None:
     """Declare the command."""
-    text = "score what is stored and write results.json, table.md and table.csv"
-    parser = command(commands, "report", report, text, "hf-robust report RUNS --out report")
+    text = "score what is stored and write report.html, plots, and the tables as Markdown, CSV, LaTeX and JSON"
+    parser = command(commands, "report", report, text, "hf-robust report RUNS --out report --imagenet-val VAL")
     parser.add_argument("runs", type=Path, metavar="RUNS")
     parser.add_argument("--out", type=folder, required=True, metavar="DIR")
+    parser.add_argument("--no-images", action="store_true", help="no thumbnails of the worst failures")
+    parser.add_argument("--imagenet-val", type=folder, metavar="FOLDER", help="where thumbnails are taken from")
+    parser.add_argument("--data", type=folder, metavar="DIR", help=DATA_HELP)
     parser.add_argument("--allow-chance", action="store_true", help=CHANCE_HELP)
 
 
@@ -95,11 +98,20 @@ def _conventions(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Score stored predictions and write the report folder."""
-    from ..report import write
+    from ..report import Places, write_report
     from ..scoring import failed
 
     results = scored(options.runs, options)
-    print(f"wrote {write(results, options.out)}")
+    out = write_report(
+        options.runs,
+        options.out,
+        benchmarks=known_benchmarks(),
+        images=not options.no_images,
+        places=Places(options.data, options.imagenet_val),
+        allow_chance=options.allow_chance,
+        results=results,
+    )
+    print(f"wrote {out / 'report.html'}")
     return 1 if failed(results) else 0
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..benchmarks import Benchmark, Mode, Role, Value
-from ..metrics import bootstrap, wilson
+from ..metrics import percentile, resample, wilson
 from ..predictions.plan import LOG_FILE
 from ..predictions.read import read_label_space
 from .load import Loaded
@@ -78,7 +80,10 @@ def interval(value: Value, *, replicates: int) -> list[float] | None:
     if value.sampling is None or not replicates:
         return None
     sampling = value.sampling
-    return list(bootstrap(sampling.statistic, sampling.n, replicates=replicates, strata=sampling.strata))
+    drawn = resample([sampling.statistic], sampling.n, replicates=replicates, strata=sampling.strata)[0]
+    if sampling.biased:
+        drawn = np.maximum(drawn - (drawn.mean() - value.value), 0.0)
+    return list(percentile(drawn))
 
 
 def versions(run: Path) -> dict[str, str]:

@@ -24,6 +24,6 @@ def demo(options: argparse.Namespace) -> int:
     with progress_of(console_of()) as meter_of:
         outcome = run_demo(options.out, meter_of)
     show(outcome.results, console_of(stderr=False))
-    print(f"\n{REMARK}\n\nReport: {outcome.report / 'table.md'}")
+    print(f"\n{REMARK}\n\nReport: {outcome.report / 'report.html'}")
     print("Next: hf-robust evaluate --help; which data it needs: hf-robust list")
     return 1 if outcome.failed else 0
