@@ -70,7 +70,7 @@ def environment(home: Path) -> dict[str, str]:
     return {**ours, **quiet, "HOME": str(home), "PATH": path}
 
 
-def run(block: Block, folder: Path, home: Path) -> None:
+def check_block(block: Block, folder: Path, home: Path) -> None:
     if "file" in block.options:
         target = folder / block.options["file"]
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def run(block: Block, folder: Path, home: Path) -> None:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the demo's output, made as the pages say."""
     folder = tmp_path_factory.mktemp("demo")
-    run(Block("the demo", 1, "bash", {}, "hf-robust demo --out demo-output"), folder, folder)
+    check_block(Block("the demo", 1, "bash", {}, "hf-robust demo --out demo-output"), folder, folder)
     return folder / "demo-output"
 
 
@@ -108,10 +108,10 @@ def test_every_block_of_a_page_runs_in_order(page: Path, demo: Path, tmp_path: P
     if page.name == "README.md":  # its data sets are built from the real archives
         for name in ("imagenet-a", "imagenet-o", "spurious-imagenet", "imagenet-d"):
             build = f"hf-robust build {name} --source demo-output/pictures/{name} --allow-incomplete"
-            run(Block("the data sets", 1, "bash", {}, build), folder, tmp_path / "home")
+            check_block(Block("the data sets", 1, "bash", {}, build), folder, tmp_path / "home")
     for block in blocks(page):
         if block.language in RUN or "file" in block.options:
-            run(block, folder, tmp_path / "home")
+            check_block(block, folder, tmp_path / "home")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)

@@ -47,7 +47,7 @@ def photos(shared: Path) -> Photos:
     )
 
 
-def compare(results: list[dict[str, Any]], golden: dict[str, Any]) -> None:
+def check_golden(results: list[dict[str, Any]], golden: dict[str, Any]) -> None:
     """Every golden value to 1e-4, and the counts that it stands on."""
     found = {(r["benchmark"], r["metric"]): (r["value"], r["n"]) for r in results}
     a, o = golden["imagenet_a_classes"], golden["imagenet_o_protocol_standin"]
@@ -87,7 +87,7 @@ def test_stored_logits_of_the_photos_score_to_the_golden_values(photos: Photos, 
             Source("imagenet-o", [[]] * len(outside), logits[outside], {"confused_with": [0] * len(outside)}),
         ],
     )  # fmt: skip
-    compare(score(tmp_path, benchmarks()), photos.golden)
+    check_golden(score(tmp_path, benchmarks()), photos.golden)
 
 
 def command(*arguments: object) -> None:
@@ -119,4 +119,4 @@ def test_the_commands_on_the_photos_give_the_golden_values(photos: Photos, tmp_p
         "--imagenet-val", tmp_path / "val", "--out", tmp_path / "runs",
     )  # fmt: skip
     document = json.loads((tmp_path / "runs" / "results" / "results.json").read_text(encoding="utf-8"))
-    compare(document["results"], photos.golden)
+    check_golden(document["results"], photos.golden)

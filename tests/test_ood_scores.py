@@ -364,7 +364,7 @@ def test_fit_rows_that_are_scored_are_refused_by_the_bytes_of_the_image():
 
 
 def test_unknown_image_hashes_match_nothing():
-    refuse_overlap(["a", "b"], [None, ""], ["x", "y"], [None, ""])
+    assert refuse_overlap(["a", "b"], [None, ""], ["x", "y"], [None, ""]) is None
 
 
 def test_ids_and_hashes_of_different_number_are_refused():
