@@ -25,7 +25,7 @@ LAYERS = {
     "benchmarks": 2, "predictions": 2,
     "builders": 3, "models": 3, "review": 3,
     "data": 4, "spurious": 4,
-    "runner": 5, "scoring": 5, "compare": 5,
+    "runner": 5, "scoring": 5,
     "report": 6, "health": 6, "distance": 6,
     "hub": 7,
     "regenerate": 8,
