@@ -15,13 +15,13 @@ _HOMES = {
         "aupr", "auroc", "aurra", "calibration_error", "fpr_at_tpr", "l2_calibration_error", "response_rate_accuracy",
         "spurious_score", "wilson",
     ),
-    "benchmarks": ("benchmark", "benchmarks"),
+    "benchmarks": ("benchmark",),
     "models": ("load_model",),
     "builders": ("build",),
 }  # fmt: skip
 _HOME = {name: room for room, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOME)]
 
 
 def __getattr__(name: str) -> Any:
