@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import builders
+from .builders.base import fingerprint
+from .builders.cache import RECORD
 from .predictions.parts import RowTable
 from .schema import FILE_NAME, GROUP_COLUMNS, IMAGE, IMAGENET_1K, SHA256, image_id
 
@@ -156,15 +159,13 @@ def _stored_bytes(picture: dict[str, Any]) -> bytes:
 
 
 def _from_hub(dataset: str, repo: str) -> Rows:
-    from datasets import load_dataset
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
-    try:
-        HfApi().dataset_info(repo, timeout=10)  # load_dataset alone retries for a long time where there is no network
+    try:  # load_dataset alone retries for a long time where there is no network
+        commit = HfApi().dataset_info(repo, timeout=10).sha
     except GatedRepoError as error:
-        page = f"https://huggingface.co/datasets/{repo}"
-        raise MissingDataError(f"{repo} is gated: accept its terms at {page}, then run `hf auth login`") from error
+        raise _gated(repo) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise MissingDataError(f"expected a folder or a data set on the Hub, got {repo!r}, which is neither") from error
     except Exception as error:  # the HTTP client, and so its errors, differ between versions of huggingface_hub
@@ -173,8 +174,50 @@ def _from_hub(dataset: str, repo: str) -> Rows:
             f"hf-robust build {dataset} --source PATH"
         ) from error
     if dataset in FLAGS:
-        return _from_labelled(dataset, load_dataset(repo, split="validation" if dataset == VALIDATION else "train"))
-    return _from_splits(dataset, load_dataset(repo), complete=True, differences=())
+        return _from_labelled(dataset, _loaded(repo, split="validation" if dataset == VALIDATION else "train"))
+    splits = _loaded(repo, revision=commit)
+    differences = _published_differences(dataset, repo, commit, splits)
+    return _from_splits(dataset, splits, complete=not differences, differences=differences)
+
+
+def _loaded(repo: str, **which: Any) -> Any:
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetNotFoundError
+
+    try:
+        return load_dataset(repo, **which)
+    except DatasetNotFoundError as error:  # anyone may ask for a gated set's info, so that told nothing
+        if "gated" in str(error):
+            raise _gated(repo) from error
+        raise
+
+
+def _gated(repo: str) -> MissingDataError:
+    from huggingface_hub import constants
+
+    page = f"{constants.ENDPOINT}/datasets/{repo}"
+    return MissingDataError(f"{repo} is gated: accept its terms at {page}, then run `hf auth login`")
+
+
+def _published_differences(dataset: str, repo: str, commit: str | None, splits: Any) -> tuple[str, ...]:
+    """What the repo's own record says is not official; MissingDataError where its pictures are not those it records."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        path = hf_hub_download(repo, RECORD, repo_type="dataset", revision=commit)
+    except EntryNotFoundError:
+        return (f"{repo} holds no {RECORD}: nothing says that its pictures are the official ones",)
+    record = json.loads(Path(path).read_text(encoding="utf-8"))
+    if record.get("name") != dataset:
+        raise MissingDataError(f"expected {dataset} in {repo}, got {record.get('name')}: give the repo of {dataset}")
+    pairs = [p for split in splits.values() for p in zip(split[FILE_NAME][:], split[SHA256][:], strict=True)]
+    if fingerprint(pairs) != record["fingerprint"]:
+        raise MissingDataError(
+            f"expected the pictures that {RECORD} of {repo} records (fingerprint {record['fingerprint'][:12]}), got "
+            f"others ({fingerprint(pairs)[:12]}): ask its owner, or build {dataset} here"
+        )
+    return tuple(record["differences"])
 
 
 def _from_labelled(dataset: str, split: Any) -> Rows:

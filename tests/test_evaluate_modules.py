@@ -23,6 +23,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import hf_robust
 from hf_robust import metrics
 from hf_robust.hub import metric_module_folders
+from hf_robust.hub.app import read, score
 from hf_robust.metrics.columns import class_indices, same_class
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +46,8 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[dict[
     """A function request -> reply of one process, see evaluate_worker.py."""
     home = tmp_path_factory.mktemp("evaluate")
     environment = {**os.environ, "HF_HOME": str(home), "HF_EVALUATE_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
+    setup = [sys.executable, "-m", "hf_robust", "setup"]  # for the bare names in the cards
+    subprocess.run(setup, cwd=ROOT, env=environment, check=True, capture_output=True)
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "tests" / "evaluate_worker.py")],
         cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -311,43 +314,86 @@ def test_the_requirements_of_a_space_allow_this_version(name: str) -> None:
     assert set(wanted) == {"hf-robust", "matplotlib"}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_page_computes_its_own_example(name: str) -> None:
+def page_of(name: str) -> Any:
     pytest.importorskip("matplotlib", reason="needs the report extra")
-    page = runpy.run_path(str(ROOT / "metrics" / name / "app.py"))
-    text, figure = page["score"](page["EXAMPLE"], None, *([4] if name == "l2_calibration_error" else []))
-    table = page["read"](page["EXAMPLE"], None)
-    columns = {column: table[k].tolist() for column, k in zip(COLUMNS[name], page["COLUMNS"], strict=True)}
-    expected = of_the_package(name, columns)[name]
+    return runpy.run_path(str(ROOT / "metrics" / name / "app.py"))["PAGE"]
+
+
+def example_of(name: str, page: Any) -> tuple[float, int]:
+    """The number that the page's example has by the functions of the package, with the page's options; its rows."""
+    columns = {c: v.tolist() for c, v in zip(COLUMNS[name], read(page.table, page.table.csv()), strict=True)}
+    if name == "spurious_score":
+        columns["references"] = [int(k) for k in columns["references"]]
+    expected, n = of_the_package(name, columns)[name], len(columns["predictions"])
     if name == "response_rate_accuracy":
-        expected = expected[len(table) // 2 - 1]
+        expected = expected[n // 2 - 1]
     if name == "l2_calibration_error":
         correct = np.array(columns["predictions"]) == columns["references"]
         expected = metrics.calibration_error(columns["confidences"], correct, bin_size=4)
-    assert f"{expected:.4f}" in text.splitlines()[0]
+    return expected, n
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_computes_its_own_example(name: str) -> None:
+    page = page_of(name)
+    text, figure = score(page, page.table.csv(), None, *(option.value for option in page.options))
+    expected, n = example_of(name, page)
+    assert text.splitlines() == [f"## {page.result} {expected:.4f}", f"{n} rows"]
     assert len(figure.axes) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_page_names_a_missing_column_and_reads_an_uploaded_file(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs the report extra")
-    page = runpy.run_path(str(ROOT / "metrics" / name / "app.py"))
-    with pytest.raises(ValueError, match=rf"expected the columns .*, got none named '{page['COLUMNS'][0]}'"):
-        page["score"]("a,b\n1,2\n")
-    (tmp_path / "scores.csv").write_text(page["EXAMPLE"], encoding="utf-8")
-    assert page["score"]("", str(tmp_path / "scores.csv"))[0] == page["score"](page["EXAMPLE"])[0]
+def test_the_options_of_a_page_are_options_of_its_metric(name: str) -> None:
+    page = page_of(name)
+    taken = {"response_rate_accuracy": {"rate"}, "l2_calibration_error": {"bin_size", "released_code"}}
+    assert {o.name for o in page.options} == {"fpr_at_tpr": {"tpr", "released_code"}, **taken}.get(name, set())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_page_is_built(name: str) -> None:
-    pytest.importorskip("gradio", reason="needs the review extra")
-    code = f"import runpy; runpy.run_path('metrics/{name}/app.py')['page']()"
-    environment = {**os.environ, "GRADIO_ANALYTICS_ENABLED": "False"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+def test_the_page_shows_the_card_down_to_its_formula(name: str) -> None:
+    page = page_of(name)
+    assert page.about().startswith(f"# {page.title()}\n")
+    assert "$$" in page.about()
+    assert "## Inputs" not in page.about()
+    assert "sdk:" not in page.about()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_names_a_missing_column_and_reads_an_uploaded_file(name: str, tmp_path: Path) -> None:
+    page = page_of(name)
+    values = [option.value for option in page.options]
+    with pytest.raises(ValueError, match=rf"expected the columns .*, got none named '{page.table.columns[0]}'"):
+        score(page, "a,b\n1,2\n", None, *values)
+    (tmp_path / "scores.csv").write_text(page.table.csv(), encoding="utf-8")
+    uploaded = score(page, "", str(tmp_path / "scores.csv"), *values)
+    assert uploaded[0] == score(page, page.table.csv(), None, *values)[0]
+
+
+def test_the_page_names_a_cell_that_is_no_number() -> None:
+    with pytest.raises(ValueError, match="expected numbers in the column 'is_ood', got 'yes' in row 2"):
+        read(page_of("aupr").table, "score,is_ood\n0.5,1\n0.4,yes\n")
+    with pytest.raises(ValueError, match="expected numbers in the column 'score', got an empty cell in row 1"):
+        read(page_of("aupr").table, "score,is_ood\n,1\n0.4,0\n")
+
+
+def test_the_page_takes_flags_as_words_further_columns_and_any_order() -> None:
+    page = page_of("aupr")
+    assert score(page, "x,is_ood,score\na,True,0.9\nb,False,0.8\n")[0] == "## AUPR 1.0000\n2 rows"
+
+
+def test_the_page_names_an_option_that_was_left_empty() -> None:
+    page = page_of("l2_calibration_error")
+    with pytest.raises(ValueError, match=r"expected a number for 'rows a bin .*', got an empty box"):
+        score(page, page.table.csv(), None, None, False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_card_cites_what_the_catalogue_cites(worker: Ask, name: str) -> None:
+    text = (ROOT / "metrics" / name / "README.md").read_text(encoding="utf-8")
+    assert (
+        text.split("```bibtex\n")[1].removesuffix("\n```\n")
+        == worker({"modules": [name], "facts": True})["result"]["citation"]
     )
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_folders_of_the_modules_are_found() -> None:

@@ -15,6 +15,8 @@ from hf_robust.metrics import (
     minimum_detectable_difference,
     newcombe,
     paired_difference,
+    paired_proportions,
+    resample,
     sign_test,
     weighted,
     wilson,
@@ -122,6 +124,40 @@ def test_a_clear_difference_has_the_smallest_p_value_and_none_has_one():
     assert paired_difference(good, bad, 50).p_value == pytest.approx(2 / 1001)
     same = paired_difference(good, good, 50)
     assert (same.value, same.low, same.high, same.p_value) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_a_centred_difference_has_the_value_as_its_resampled_mean():
+    rng = np.random.default_rng(3)
+    confidence = rng.beta(5, 2, 600)
+    good, bad = rng.random(600) < confidence, rng.random(600) < confidence**3
+    pair = weighted.calibration_error(confidence, good), weighted.calibration_error(confidence, bad)
+    plain, centred = (paired_difference(*pair, 600, centred=c) for c in (False, True))
+    drawn = resample(list(pair), 600)
+    moved = (drawn[0] - drawn[1]).mean() - plain.value
+    assert moved > 0.005  # noise lifts the error of the calibrated model by more
+    assert (centred.low, centred.high) == pytest.approx((plain.low - moved, plain.high - moved), abs=1e-12)
+    assert centred.value == plain.value
+
+
+@pytest.mark.parametrize(("n", "only_first", "only_second"), [(24, 0.2, 0.1), (400, 0.05, 0.03), (400, 0.005, 0.0)])
+def test_the_interval_of_paired_proportions_covers_the_difference_in_95_of_100_samples(n, only_first, only_second):
+    rng = np.random.default_rng(n)
+    drawn = rng.multinomial(n, [only_first, only_second, 1 - only_first - only_second], 1000)
+    found = [paired_proportions(int(a), int(b), n) for a, b, _ in drawn]
+    assert np.mean([d.low <= only_first - only_second <= d.high for d in found]) > 0.93
+
+
+def test_paired_proportions_mirror_and_have_a_width_where_nothing_differs():
+    there, back = paired_proportions(7, 2, 50), paired_proportions(2, 7, 50)
+    assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low))
+    assert there.p_value == pytest.approx(binomtest(2, 9).pvalue)
+    none = paired_proportions(0, 0, 6)  # shares 1/8 and 1/8 of 8
+    assert (none.value, none.high) == (0.0, pytest.approx(norm.ppf(0.975) * (2 / 8 / 8) ** 0.5))
+
+
+def test_paired_proportions_refuse_impossible_counts():
+    with pytest.raises(ValueError, match="at most n >= 1 rows, got 4 and 3 of 6"):
+        paired_proportions(4, 3, 6)
 
 
 def test_paired_detection_keeps_both_halves():

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from run_folder import Source, write_run
+from run_folder import Source, peaked, write_run
 
 from hf_robust.benchmarks import benchmark, benchmarks
 from hf_robust.benchmarks.miniatures import miniatures
 from hf_robust.labels import imagenet_d_categories, imagenet_o_wnids, spurious_classes
 from hf_robust.report import Places, published, write_report
 from hf_robust.report.baselines import comparable, ladder, standing
-from hf_robust.report.evidence import Failure, lemmas_of
+from hf_robust.report.evidence import Failure, gather, lemmas_of
 from hf_robust.report.gallery import Thumbnails
 from hf_robust.report.latex import latex, tex
 from hf_robust.report.plots_field import parameters_of
@@ -298,6 +298,11 @@ def test_the_standing_counts_the_published_numbers_below() -> None:
     assert standing(row()) == f"above {sum(v < 0.2 for v in values):,} of {len(values):,} published numbers"
 
 
+@pytest.mark.parametrize("changes", [{"complete": False}, {"subset": True}])
+def test_a_value_of_other_pictures_than_the_official_ones_claims_no_place(changes: dict[str, bool]) -> None:
+    assert standing(row(**changes)) == ""
+
+
 @pytest.mark.parametrize(
     ("model", "millions"),
     [("timm/resnet50.a1_in1k", 25.56), ("offline/efficientnet_lite0", 4.65), ("hf/some/model", None)],
@@ -370,6 +375,16 @@ def test_data_that_is_not_at_hand_is_named_and_no_error(tmp_path: Path) -> None:
     gallery = Thumbnails(Places(tmp_path)).gallery([failure])
     assert gallery.shown == ()
     assert "data set imagenet-a" in gallery.lacking
+
+
+def test_a_spurious_picture_is_a_failure_only_where_the_model_says_its_class(tmp_path: Path) -> None:
+    k, other = (c.index for c in spurious_classes()[:2])
+    groups = {"spurious_class": [k, k], "component": [None] * 2}
+    pictures = Source("spurious-imagenet", [[]] * 2, peaked([k, other]), groups, rule="spurious-image")
+    run = write_run(tmp_path, ["spurious-imagenet"], [Source("imagenet-val", [[k]], peaked([k])), pictures])
+    key = ("toy", "model", run.name)
+    found = gather(tmp_path, benchmarks(), [(key, "spurious-imagenet")])["spurious-imagenet"][key]
+    assert [failure.id for failure in found.worst] == ["spurious-imagenet/0.png"]
 
 
 def test_pictures_can_be_switched_off(page: Page) -> None:

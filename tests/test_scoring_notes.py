@@ -20,8 +20,8 @@ from hf_robust.scoring import failed, is_near_chance
 
 O = benchmark("imagenet-o").mask  # noqa: E741
 FIELDS = {
-    "model", "benchmark", "metric", "split", "ood_score", "value", "n", "ci95", "protocol", "preprocessing", "run",
-    "plan", "complete", "subset", "headline", "n_failed", "reason", "notes", "details",
+    "model", "benchmark", "metric", "split", "ood_score", "spufix", "value", "n", "ci95", "protocol", "preprocessing",
+    "run", "plan", "complete", "subset", "headline", "n_failed", "reason", "notes", "details",
 }  # fmt: skip
 
 

@@ -103,6 +103,7 @@ SPURIOUS_IMAGENET = Benchmark(
     repo_id="hf_robust/spurious-imagenet",
     homepage="https://github.com/YanNeu/spurious_imagenet",
     licence="The pictures come from OpenImages, which lists each with its author and its CC BY 2.0 licence.",
+    picture_licence="cc-by-2.0",
     citation="""@inproceedings{neuhaus2023spurious,
   title     = {Spurious Features Everywhere - Large-Scale Detection of Harmful Spurious Features in ImageNet},
   author    = {Neuhaus, Yannic and Augustin, Maximilian and Boreiko, Valentyn and Hein, Matthias},

@@ -70,7 +70,8 @@ class Sampling:
     strata     (n,) groups that keep their size when rows are drawn again; None for one group.
     correct    (n,) for a proportion: whether each row counts.
     biased     whether drawing rows again moves the value to one side, as it does a calibration error (never negative,
-               and noisier bins): its interval is then centred on the value.
+               and noisier bins) and the spurious score (average precision of few rows): its interval is then centred
+               on the value, a fraction.
     """
 
     statistic: Callable[[NDArray[np.int64]], NDArray[np.float64]]
@@ -166,6 +167,7 @@ class Benchmark:
     refused: Mapping[str, str] = field(default_factory=dict)
     caveats: tuple[str, ...] = ()
     fit_only: bool = False  # its predictions serve fits; its numbers compare nothing, so `all` leaves it out
+    picture_licence: str | None = None  # the Hub's id of the licence that the pictures carry; None: no grant known
 
     def measure(self, metric: str) -> Measure:
         """The measure of that name; KeyError with the reason where the protocol refuses it, or with the known names."""

@@ -17,8 +17,12 @@ from .errors import BuildError
 from .folder import image_folder
 from .hub import SCHEME, hub_archive
 from .recipe import Recipe
+from .verify import MANIFEST, Verified, build_at, verify_build, verify_pictures
 
-__all__ = ["NAMES", "OFFICIAL", "BuildError", "Built", "build", "find", "image_folder", "installed", "remove"]
+__all__ = [
+    "MANIFEST", "NAMES", "OFFICIAL", "BuildError", "Built", "Verified", "build", "build_at", "find", "image_folder",
+    "installed", "remove", "verify_build", "verify_pictures",
+]  # fmt: skip
 
 # A new data set is one module with its recipe and one line here, or an entry point in the group hf_robust.builders.
 RECIPES: dict[str, Recipe] = {

@@ -7,7 +7,7 @@ import io
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,10 +45,15 @@ class Tally:
 
     def fingerprint(self) -> str:
         """SHA-256 over the sorted (file_name, sha256) pairs."""
-        digest = hashlib.sha256()
-        for name, sha256 in sorted(self.pairs):
-            digest.update(f"{name}\0{sha256}\n".encode())
-        return digest.hexdigest()
+        return fingerprint(self.pairs)
+
+
+def fingerprint(pairs: Iterable[tuple[str, str]]) -> str:
+    """SHA-256 over the sorted (file_name, sha256) pairs: equal for equal pictures."""
+    digest = hashlib.sha256()
+    for name, sha256 in sorted(pairs):
+        digest.update(f"{name}\0{sha256}\n".encode())
+    return digest.hexdigest()
 
 
 def select(recipe: Recipe, archive: Archive, reading: Reading) -> tuple[Chosen, list[str]]:

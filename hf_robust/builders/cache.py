@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +150,11 @@ def _built_at(folder: Path) -> float:
 def _read(folder: Path, name: str) -> Built | None:
     if not (folder / RECORD).is_file() or not (folder / INFO).is_file():
         return None
+    return replace(read_build(folder), name=name)
+
+
+def read_build(folder: Path) -> Built:
+    """The build whose own folder this is."""
     record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     differences = tuple(record["differences"])
-    return Built(name, folder, not differences, differences, record["fingerprint"], record["rows"])
+    return Built(record["name"], folder, not differences, differences, record["fingerprint"], record["rows"])

@@ -7,10 +7,13 @@ import sys
 from collections.abc import Sequence
 
 from .. import __version__
-from .data import add_build, add_list, add_remove
+from .data import add_build, add_list, add_remove, add_verify
 from .demo import add_demo
 from .evaluate import add_evaluate
+from .hub import add_publish, add_setup
+from .hub_runs import add_export, add_pull
 from .results import add_compare, add_report, add_score
+from .spurious import add_neural_pca, add_spufix
 
 INTERRUPTED = 130
 
@@ -39,6 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hf-robust {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (add_demo, add_list, add_build, add_remove, add_evaluate, add_score, add_compare, add_report):
+    own = (add_demo, add_list, add_setup, add_build, add_verify, add_remove)
+    runs = (add_evaluate, add_score, add_compare, add_report, add_publish, add_pull, add_export)
+    for add in (*own, *runs, add_neural_pca, add_spufix):
         add(commands)
     return parser

@@ -91,13 +91,13 @@ def _lines(console: Console, name: str, silent: bool) -> Meter:
     return tick
 
 
-def print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    """Rows as a plain table on standard output; their keys are the headings."""
+def print_rows(rows: Sequence[dict[str, Any]], *, gap: int = 2) -> None:
+    """Rows as a plain table on standard output, `gap` blanks between columns; their keys are the headings."""
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    table = Table(box=None, header_style="bold", padding=(0, gap, 0, 0))
     for name in rows[0]:
-        table.add_column(name, overflow="fold", no_wrap=name != "what")
+        table.add_column(name, overflow="fold", no_wrap=name not in ("what", "metric"))
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     console_of(stderr=False).print(table)

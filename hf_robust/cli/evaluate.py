@@ -48,6 +48,8 @@ def add_evaluate(commands: Any) -> None:
     model.add_argument("--prompts", type=Path, metavar="FILE", help="zero-shot: one template with {c} a line")
     model.add_argument("--class-names", type=Path, metavar="FILE", help="zero-shot: the 1,000 class names")
     model.add_argument("--features", action="store_true", help="store penultimate features and the linear head too")
+    model.add_argument("--spufix", type=Path, metavar="FILE", help="correct the logits by what `spufix fit` wrote")
+    model.add_argument("--spufix-strength", type=float, default=1.0, metavar="X", help="from 0 to 1 (%(default)g)")
     model.add_argument("--trust-remote-code", action="store_true", help="run Python code that a Hub repo brings along")
     speed = parser.add_argument_group("execution; other values make another run, never a mixed one")
     speed.add_argument("--batch-size", type=int, metavar="N", help="pictures a forward pass (CPU 8, GPU 64)")
@@ -158,6 +160,8 @@ def _run_options(options: argparse.Namespace) -> RunOptions:
         dtype=options.dtype,
         on_error=options.on_error,
         trust_remote_code=options.trust_remote_code,
+        spufix=options.spufix,
+        spufix_strength=options.spufix_strength,
     )
 
 

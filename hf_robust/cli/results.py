@@ -13,6 +13,7 @@ from .display import CHANCE_HELP, DATA_HELP, command, console_of, folder, print_
 
 if TYPE_CHECKING:
     from ..benchmarks import Benchmark
+    from ..scoring import Correction
     from ..scoring.compare import Comparison
 
 
@@ -32,6 +33,10 @@ def add_score(commands: Any) -> None:
     )
     parser.add_argument(
         "--fit-on", type=folder, metavar="RUN", help="runs that hold the training pictures for scores with a fit (RUNS)"
+    )
+    parser.add_argument("--spufix", type=Path, metavar="FILE", help="every value with corrected logits too")
+    parser.add_argument(
+        "--spufix-strength", type=float, nargs="+", default=[1.0], metavar="X", help="from 0 to 1, several at will (1)"
     )
     parser.add_argument(
         "--conventions", action="store_true", help="the same quantities as other conventions compute them, and why"
@@ -63,9 +68,11 @@ def add_compare(commands: Any) -> None:
 
 def score(options: argparse.Namespace) -> int:
     """Score stored predictions and print them."""
-    from ..scoring import failed
+    from ..scoring import correction_of, failed
 
-    results = scored(options.runs, options)
+    correction = correction_of(options.spufix, options.spufix_strength)
+    results = scored(options.runs, options, correction=correction)
+    _check_correction(results, correction)
     if options.conventions:
         return _conventions(options)
     if options.benchmark:
@@ -81,7 +88,7 @@ def score(options: argparse.Namespace) -> int:
 def _conventions(options: argparse.Namespace) -> int:
     from ..scoring.conventions import conventions
 
-    rows = conventions(options.runs, known_benchmarks())
+    rows = conventions(options.runs, known_benchmarks(), allow_chance=options.allow_chance)
     rows = [row for row in rows if not options.benchmark or row["benchmark"] in options.benchmark]
     if options.json:
         print(json.dumps(rows, indent=2, allow_nan=False))
@@ -128,10 +135,11 @@ def compare(options: argparse.Namespace) -> int:
     print(f"A = {first.name}\nB = {second.name}")
     for benchmark in dict.fromkeys(row.benchmark for row in rows):
         print(f"\n{benchmark}")
-        print_rows([_compared(row) for row in rows if row.benchmark == benchmark])
+        print_rows([_compared(row) for row in rows if row.benchmark == benchmark], gap=1)
     print(
         "\np: exact McNemar test for accuracies, paired bootstrap for the rest; * headline metric, adjusted over the\n"
-        "benchmarks (Holm). find: the true difference that this many pictures find in 80 of 100 cases."
+        "benchmarks (Holm). find: the true difference that this many pictures find in 80 of 100 cases; — where so few\n"
+        "pictures cannot tell."
     )
     return 0
 
@@ -143,9 +151,9 @@ def _compared(row: Comparison) -> dict[str, str]:
         "A": f"{row.first:.3f}",
         "B": f"{row.second:.3f}",
         "A - B": f"{row.difference:+.3f}",
-        "95 % CI": f"{row.ci95[0]:+.3f} to {row.ci95[1]:+.3f}",
+        "95 % CI": "—" if row.ci95 is None else f"{row.ci95[0]:+.3f} to {row.ci95[1]:+.3f}",
         "p": p_value,
-        "find": f"{row.detectable:.3f}",
+        "find": "—" if row.detectable is None or row.detectable > 1 else f"{row.detectable:.3f}",
     }
 
 
@@ -156,6 +164,14 @@ def _check_benchmarks(options: argparse.Namespace, results: Sequence[dict[str, A
             raise LookupError(
                 f"expected a benchmark with results in {options.runs}, got {name!r}; there: {_list(here)}"
             )
+
+
+def _check_correction(results: Sequence[dict[str, Any]], correction: Correction | None) -> None:
+    """A correction that fits none of the runs is an error with its first reason, not a table without it."""
+    corrected = [r for r in results if r["spufix"] is not None]
+    if correction is not None and not any(r["value"] is not None for r in corrected):
+        reasons = [str(r["reason"]) for r in [*corrected, *results] if r["reason"]]
+        raise LookupError(f"expected values with corrected logits, got none: {[*reasons, 'no benchmark'][0]}")
 
 
 def _list(names: Collection[str]) -> str:
@@ -195,14 +211,14 @@ def known_benchmarks() -> dict[str, Benchmark]:
     return {**benchmarks(), **miniatures()}
 
 
-def scored(runs: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Score all of `runs` again and leave the plain report in RUNS/results."""
+def scored(runs: Path, options: argparse.Namespace, *, correction: Correction | None = None) -> list[dict[str, Any]]:
+    """Score all of `runs` again, with corrected logits too where asked, and leave the plain report in RUNS/results."""
     from ..report import write
     from ..scoring import options_of
     from ..scoring import score as score_runs
 
     ood = options_of(getattr(options, "ood_score", ()), getattr(options, "fit_on", None))
-    results = score_runs(runs, known_benchmarks(), allow_chance=options.allow_chance, ood=ood)
+    results = score_runs(runs, known_benchmarks(), allow_chance=options.allow_chance, ood=ood, correction=correction)
     write(results, runs / "results")
     return results
 

@@ -24,6 +24,7 @@ from .comparison import (
     mcnemar,
     minimum_detectable_difference,
     paired_difference,
+    paired_proportions,
     sign_test,
 )
 from .detection import Curve, aupr, auroc, curve, fpr_at_tpr
@@ -87,6 +88,7 @@ __all__ = [
     "negative_log_likelihood",
     "newcombe",
     "paired_difference",
+    "paired_proportions",
     "percentile",
     "probabilities",
     "resample",

@@ -51,13 +51,17 @@ def paired_difference(
     level: float = 0.95,
     strata: ArrayLike | None = None,
     clusters: ArrayLike | None = None,
+    centred: bool = False,
 ) -> Difference:
     """Difference of one metric between two models over the same n rows, by resampling the rows of both together.
 
     first, second  the metric as a function of row weights (weighted.py), rows in the same order.   Options and errors:
     see `resample`. The p-value inverts the percentile interval, 2 min(share <= 0, share >= 0) with one added to both
     counts, so it is never below 2 / (replicates + 1); two equal models get 1. Resampling cannot see
-    what a handful of rows does not hold, so it is too sure there: `mcnemar` is exact for accuracy.
+    what a handful of rows does not hold, so it is too sure there: `mcnemar` is exact for accuracy, with the interval
+    of `paired_proportions`. `centred` moves the resampled differences so that their mean is the value: give it for a
+    metric that repeated rows move to one side (a calibration error, an average precision of few rows), by more for
+    one model than for the other.
 
     >>> from hf_robust.metrics import weighted
     >>> paired_difference(weighted.mean([1.0, 0.0]), weighted.mean([1.0, 0.0]), 2).p_value
@@ -67,6 +71,8 @@ def paired_difference(
     value = float((first(one) - second(one))[0])
     drawn = resample([first, second], n, replicates=replicates, seed=seed, strata=strata, clusters=clusters)
     apart = drawn[0] - drawn[1]
+    if centred:
+        apart -= apart.mean() - value
     low, high = percentile(apart, level=level)
     tail = 1 + min(int((apart <= 0).sum()), int((apart >= 0).sum()))
     spread = float(apart.std(ddof=1)) if replicates > 1 else 0.0
@@ -104,6 +110,29 @@ def mcnemar(first_correct: ArrayLike, second_correct: ArrayLike) -> McNemar:
     second = checks.flags(second_correct, "second_correct", like=values)
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
     return McNemar(only_first, only_second, sign_test(only_first, only_second))
+
+
+def paired_proportions(only_first: int, only_second: int, n: int, *, level: float = 0.95) -> Difference:
+    """Difference of two proportions over the same n rows, from the rows that only one of them counts (`McNemar`).
+
+    Wald's interval after one more row of each kind (Bonett and Price, Journal of Educational and Behavioral Statistics
+    37, 2012), which holds its level for few rows and has a width where no row differs; the p-value is `sign_test`.
+    ValueError for counts below 0 or above n, n < 1, and a level outside (0, 1).
+
+    >>> found = paired_proportions(2, 0, 6)  # shares 3/8 and 1/8 of 8: 0.25 +- 1.96 sqrt((0.5 - 0.25 ** 2) / 8)
+    >>> round(found.value, 4), round(found.low, 4), round(found.high, 4), found.p_value
+    (0.3333, -0.2083, 0.7083, 0.5)
+    """
+    checks.level(level)
+    if n < 1 or min(only_first, only_second) < 0 or only_first + only_second > n:
+        raise ValueError(
+            f"expected counts >= 0 of at most n >= 1 rows, got {only_first} and {only_second} of {n}: check the rows"
+        )
+    first, second = (only_first + 1) / (n + 2), (only_second + 1) / (n + 2)
+    error = sqrt((first + second - (first - second) ** 2) / (n + 2))
+    half = normal_quantile(level) * error
+    low, high = max(-1.0, first - second - half), min(1.0, first - second + half)
+    return Difference((only_first - only_second) / n, low, high, error, sign_test(only_first, only_second))
 
 
 def sign_test(wins: int, losses: int) -> float:

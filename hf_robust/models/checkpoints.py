@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from .base import ModelError
 
 if TYPE_CHECKING:
@@ -36,6 +38,22 @@ def read_state(path: Path) -> State:
         kind = f"the keys {sorted(map(str, content))[:5]}" if isinstance(content, Mapping) else type(content).__name__
         raise ModelError(f"checkpoint {path}: expected a state dict of tensors, got {kind}")
     return state
+
+
+def read_tensor(path: Path) -> NDArray[Any]:
+    """The array in a PyTorch file that holds one tensor and nothing else; no code of the file runs.
+
+    Raises ModelError for a file that is missing, damaged, needs code to load, or holds anything else.
+    """
+    import torch
+
+    if not path.is_file():
+        raise ModelError(f"tensor {path}: no such file")
+    content = _pickle(path)
+    if not isinstance(content, torch.Tensor):
+        raise ModelError(f"tensor {path}: expected one tensor, got {type(content).__name__}")
+    array: NDArray[Any] = content.detach().float().numpy() if content.dtype != torch.float64 else content.numpy()
+    return array
 
 
 def _safetensors(path: Path) -> Mapping[str, Any]:

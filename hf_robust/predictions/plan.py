@@ -42,6 +42,8 @@ class Plan:
     limit: int | None
     seed: int
     code: str | None = None  # SHA-256 of the user's own Python file that gives the model
+    spufix: str | None = None  # SHA-256 of the file that corrects the logits
+    spufix_strength: float | None = None
 
     def digest(self) -> str:
         """SHA-256 of the plan."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from safetensors.numpy import save_file
 
 from ..labels import LabelSpace
 from ..metrics import log_sum_exp
-from ..schema import EMBEDDINGS, ERROR, ID, IMAGE_SHA256, LABELS, LOGITS, OUTPUT_COLUMNS, Outputs
+from ..schema import EMBEDDINGS, ERROR, FEATURES, ID, IMAGE_SHA256, LABELS, LOGITS, OUTPUT_COLUMNS, Outputs
 from .parts import part_path, present_parts
 from .plan import PLAN_FILE, DamagedError, SourcePlan, read_json, write_json
 
 LABEL_SPACE_FILE = "label_space.json"
 HEADS_FOLDER = "heads"
+
+# logits over all outputs (N, K), features (N, D) -> other logits (N, K)
+Correct = Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -102,18 +105,25 @@ def _head_file(run: Path, name: str) -> Path:
 
 
 def read_source(
-    folder: Path, wanted: Collection[int] | None = None, *, head: str | None = None, extra: Collection[str] = ()
+    folder: Path,
+    wanted: Collection[int] | None = None,
+    *,
+    head: str | None = None,
+    extra: Collection[str] = (),
+    correct: Correct | None = None,
 ) -> SourceRead:
     """Outputs of the parts `wanted` (None: all) in part order.
 
     head   name of the zero-shot head whose logits are wanted; None: the logits over the 1,000 ImageNet classes.
     extra  further output columns to read where the run holds them, such as "features".
+    correct  what becomes of the logits over all outputs before anything else is made of them, from the stored features
+             (a zero-shot run's embeddings); LookupError where the run holds none.
     """
     plan = SourcePlan.read(folder)
     by_class = plan.cut == "class"
     asked = [i for i, _, _ in plan.parts if wanted is None or not by_class or i in wanted]
     columns = read_label_space(folder.parent).imagenet_1k_columns()
-    present = set(present_parts(folder, plan))
+    present = set(present_parts(folder, plan, set(asked)))
     pieces, failed, rows = [], [], {}
     weights = read_head(folder.parent, head or "imagenet-1k")
     for i in (i for i in asked if i in present):
@@ -121,7 +131,7 @@ def read_source(
         rows[i] = len(table)
         errors = table[ERROR].to_pylist()
         failed += [(key, error) for key, error in zip(table[ID].to_pylist(), errors, strict=True) if error is not None]
-        pieces.append(_outputs(table.filter(pa.array([e is None for e in errors])), columns, weights, extra))
+        pieces.append(_outputs(table.filter(pa.array([e is None for e in errors])), columns, weights, extra, correct))
     absent = tuple(i for i in asked if i not in rows)
     outputs = _join(pieces)
     if wanted is not None and not by_class:  # the parts of such a set hold rows of every class
@@ -129,15 +139,21 @@ def read_source(
     return SourceRead(plan, outputs, tuple(failed), rows, absent)
 
 
-def _outputs(table: pa.Table, columns: NDArray[np.int64], head: HeadWeights | None, extra: Collection[str]) -> Outputs:
+def _outputs(
+    table: pa.Table,
+    columns: NDArray[np.int64],
+    head: HeadWeights | None,
+    extra: Collection[str],
+    correct: Correct | None,
+) -> Outputs:
     if not len(table):  # every picture of the part failed: no columns to read
         everything = logits = np.zeros((0, len(columns) if head is None else len(head.bias)), np.float32)
     elif EMBEDDINGS in table.column_names:
         if head is None:
             raise LookupError("the run holds embeddings but no head for these classes: run `evaluate` again")
-        everything = logits = _matrix(table[EMBEDDINGS]) @ head.weight.T + head.bias
+        everything = logits = _corrected(table, _matrix(table[EMBEDDINGS]) @ head.weight.T + head.bias, correct)
     else:
-        everything = _matrix(table[LOGITS])
+        everything = _corrected(table, _matrix(table[LOGITS]), correct)
         logits = np.full((len(table), len(columns)), -np.inf, dtype=np.float32)
         logits[:, columns >= 0] = everything[:, columns[columns >= 0]]
     own = {ID, IMAGE_SHA256, LABELS, ERROR, *OUTPUT_COLUMNS}
@@ -146,6 +162,15 @@ def _outputs(table: pa.Table, columns: NDArray[np.int64], head: HeadWeights | No
     ids, sha256 = tuple(table[ID].to_pylist()), tuple(table[IMAGE_SHA256].to_pylist())
     more = {name: _extra(table, name) for name in extra if len(table) and name in table.column_names}
     return Outputs(ids, logits, log_sum_exp(everything), labels, groups, sha256, more)
+
+
+def _corrected(table: pa.Table, logits: NDArray[np.float32], correct: Correct | None) -> NDArray[np.float32]:
+    if correct is None:
+        return logits
+    column = next((name for name in (EMBEDDINGS, FEATURES) if name in table.column_names), None)
+    if column is None:
+        raise LookupError("the run holds no features, which a correction reads: `evaluate` again with --features")
+    return correct(logits, _matrix(table[column]))
 
 
 def _extra(table: pa.Table, name: str) -> NDArray[np.float32]:

@@ -62,9 +62,12 @@ def ladder(rows: Sequence[Result], names: dict[LineKey, str]) -> list[Rung]:
 
 
 def standing(row: Result) -> str:
-    """How one of our results stands among all published ones, in words; "" where none may be compared."""
+    """How one of our results stands among all published ones, in words; "" where none may be compared.
+
+    A value of other pictures than the official ones claims no place among values of all of them.
+    """
     known = comparable(row)
-    if not known:
+    if not known or not row["complete"] or row["subset"]:
         return ""
     below = sum(b.value < row["value"] for b in known)
     return f"above {below:,} of {len(known):,} published numbers"

@@ -117,7 +117,8 @@ def _pairs(benchmark: Benchmark, loaded: Loaded, view: SpuriousPairs) -> Pairs:
     spurious = Scored(loaded.roles["spurious"], None)
     classes = np.asarray(spurious.outputs.groups["spurious_class"], dtype=np.int64)
     probability = spurious.of_class(classes)
-    worst, names = _highest(probability), imagenet_1k_names()
+    names, fooled = imagenet_1k_names(), spurious.logits.argmax(axis=1) == classes  # only those say the class
+    worst = _highest(np.where(fooled, probability, -1.0))
     features = feature_of()
     actual = [features.get(int(classes[i]), "a spurious feature only") for i in worst]
     said = {i: names[int(classes[i])] for i in worst}

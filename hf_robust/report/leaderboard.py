@@ -103,8 +103,7 @@ def ordered(results: Iterable[Result]) -> list[Result]:
 def _order(row: Result) -> tuple[Any, ...]:
     metric, split = str(row["metric"] or ""), str(row["split"] or "")
     benchmark = str(row["benchmark"] or "")
-    score = str(row.get("ood_score") or "")
-    place = (_place(metric, METRIC_ORDER), metric, score, not is_whole(row), _place(split, SPLIT_ORDER), split)
+    place = (_place(metric, METRIC_ORDER), metric, variant(row), not is_whole(row), _place(split, SPLIT_ORDER), split)
     return (not benchmark, benchmark, not metric, not row["headline"], *place, *line_key(row))
 
 
@@ -113,9 +112,15 @@ def _place(name: str, known: tuple[str, ...]) -> int:
 
 
 def metric_name(row: Result) -> str:
-    """The metric, with the anomaly score in brackets where it is not the protocol's own."""
-    score = row.get("ood_score")
-    return f"{plain(row['metric'] or '')} ({plain(score)})" if score else plain(row["metric"] or "")
+    """The metric, with what sets it apart from the protocol's own value in brackets."""
+    other = variant(row)
+    return f"{plain(row['metric'] or '')} ({plain(other)})" if other else plain(row["metric"] or "")
+
+
+def variant(row: Result) -> str:
+    """The anomaly score or the correction that a value has instead of the protocol's own; empty for the own one."""
+    spufix = row.get("spufix")
+    return f"SpuFix {spufix['strength']:g}" if spufix else str(row.get("ood_score") or "")
 
 
 def is_whole(row: Result) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from ..metrics import adaptive_bins, response_rate_accuracy
 from . import style
 from .evidence import Answers
-from .leaderboard import Result, line_key
+from .leaderboard import Result, line_key, variant
 from .style import LineKey, Plot, Series
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def response_rate(evidence: Mapping[LineKey, Answers], shown: Sequence[Series]) 
 def splits(rows: Sequence[Result], shown: Sequence[Series]) -> Plot | None:
     """Accuracy with its interval on each split and on the clean control; None where there are no splits."""
     wanted = {s.key: s for s in shown}
-    own = [r for r in rows if line_key(r) in wanted and r["value"] is not None]
+    own = [r for r in rows if line_key(r) in wanted and r["value"] is not None and not variant(r)]
     names = list(dict.fromkeys(str(r["split"]) for r in own if r["metric"] == "top1_accuracy" and r["split"]))
     if len(names) < 2:
         return None

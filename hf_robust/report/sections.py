@@ -12,7 +12,7 @@ from . import plots_answers, plots_detection, plots_field, plots_spurious
 from .baselines import Rung, comparable, ladder, standing, why_none
 from .evidence import Answers, Detected, Evidence, Pairs
 from .gallery import Gallery
-from .leaderboard import METRIC_ORDER, SPLIT_ORDER, Result, is_proportion, is_whole, line_key, marks, plain
+from .leaderboard import METRIC_ORDER, SPLIT_ORDER, Result, is_proportion, is_whole, line_key, marks, plain, variant
 from .notes import details_of, protocol_lines, shared_notes
 from .style import LineKey, Plot, Series
 from .ties import ranks
@@ -135,7 +135,7 @@ def _no_rungs(benchmark: Benchmark | None, head: Sequence[Result]) -> str:
 
 
 def _tables(rows: Sequence[Result], names: dict[LineKey, str], numbered: Mapping[LineKey, int]) -> list[Table]:
-    own = [r for r in rows if r["metric"] and not r.get("ood_score")]
+    own = [r for r in rows if r["metric"] and not variant(r)]
     keys = [key for key in names if any(line_key(r) == key for r in own)]
     if not keys:
         return []
@@ -195,7 +195,7 @@ def _estimators(rows: Sequence[Result]) -> list[tuple[str, str]]:
     """How each metric was estimated, where all models agree; the counts of each model stay in the tables' files."""
     texts: dict[str, set[str]] = {}
     for row in rows:
-        if row["metric"] and is_whole(row) and not row.get("ood_score"):
+        if row["metric"] and is_whole(row) and not variant(row):
             texts.setdefault(str(row["metric"]).replace("_", " "), set()).add(
                 f"{row['n']:,} pictures. {details_of(row)}"
             )
@@ -231,7 +231,7 @@ def plots_of(
 
 
 def _values(rows: Sequence[Result], metric: str) -> dict[LineKey, float]:
-    own = [r for r in rows if r["metric"] == metric and is_whole(r) and not r.get("ood_score")]
+    own = [r for r in rows if r["metric"] == metric and is_whole(r) and not variant(r)]
     return {line_key(r): r["value"] for r in own if r["value"] is not None}
 
 

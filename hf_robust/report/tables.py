@@ -24,6 +24,7 @@ from .leaderboard import (
     ordered,
     plain,
     unit,
+    variant,
 )
 from .notes import details_of, legend, notes_of, protocol_lines, remarks, shared_notes
 
@@ -33,8 +34,8 @@ _FULL = (
     "In full, with fingerprints of the data, its differences from the official one and each transform: results.json."
 )
 _FLAT = (
-    "model", "benchmark", "metric", "ood_score", "split", "value", "ci95_low", "ci95_high", "n", "n_failed", "complete",
-    "subset", "headline", "preprocessing", "run", "reason", "notes",
+    "model", "benchmark", "metric", "ood_score", "spufix", "split", "value", "ci95_low", "ci95_high", "n", "n_failed",
+    "complete", "subset", "headline", "preprocessing", "run", "reason", "notes",
 )  # fmt: skip
 
 
@@ -143,7 +144,8 @@ def csv_text(results: Sequence[Result]) -> str:
     writer.writerow([*_FLAT, *(_inert(f"protocol_{key}") for key in keys)])
     for row in rows:
         low, high = row["ci95"] or (None, None)
-        flat = {**row, "ci95_low": low, "ci95_high": high, "notes": "; ".join(map(str, row["notes"]))}
+        spufix = variant(row) if row.get("spufix") else None
+        flat = {**row, "spufix": spufix, "ci95_low": low, "ci95_high": high, "notes": "; ".join(map(str, row["notes"]))}
         protocol = [_shown(row["protocol"][key]) if key in row["protocol"] else None for key in keys]
         writer.writerow([_inert(value) for value in (*(flat.get(name) for name in _FLAT), *protocol)])
     return stream.getvalue()

@@ -20,6 +20,7 @@ from .leaderboard import (
     ordered,
     plain,
     unit,
+    variant,
 )
 from .notes import chance_of, legend, remarks
 
@@ -130,7 +131,7 @@ def _headline_lines(rows: Sequence[Result], label: str, metric: str) -> Iterator
     beside = next((row for row in rows if row["metric"] == companion and is_whole(row)), None)
     yield _short_line(found, label, plain(found["metric"]), beside)
     for row in rows:
-        if row["metric"] == found["metric"] and not is_whole(row) and row["value"] is not None:
+        if row["metric"] == found["metric"] and not (is_whole(row) or variant(row)) and row["value"] is not None:
             yield _short_line(row, plain(row["split"]), "", None)
 
 

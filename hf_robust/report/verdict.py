@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .leaderboard import Result, is_whole, plain
+from .leaderboard import Result, is_whole, plain, variant
 from .notes import chance_of
 
 
@@ -19,7 +19,7 @@ def verdict(rows: Sequence[Result], titles: Mapping[str, str]) -> str:
     partial = all(_is_partial(r) for r in rows if r["value"] is not None)
     for benchmark in dict.fromkeys(str(r["benchmark"]) for r in rows if r["benchmark"]):
         title = titles.get(plain(benchmark), plain(benchmark)).replace("miniature", "the miniature")
-        whole = {r["metric"]: r for r in rows if r["benchmark"] == benchmark and is_whole(r) and not r.get("ood_score")}
+        whole = {r["metric"]: r for r in rows if r["benchmark"] == benchmark and is_whole(r) and not variant(r)}
         headline = next((r for r in whole.values() if r["headline"] and r["value"] is not None), None)
         if headline is None:
             failed.append(title)

@@ -20,6 +20,8 @@ from ..models.base import Transform, weights_hash
 from ..predictions.parts import finish, remove_leftovers, source_folder
 from ..predictions.plan import LOG_FILE, PLAN_FILE, REQUESTS, SOURCE_FILE, Plan, SourcePlan, settle, write_json
 from ..predictions.read import HeadWeights, has_head, label_space_hash, write_heads, write_label_space
+from ..spurious.spufix import check_strength
+from ..spurious.spufix_files import read_spufix
 from .loop import Job, OnError, forward_parts
 from .needs import DataPlaces, Need, Needs, gather
 from .world import World, WorldError, is_launched, join_world
@@ -53,8 +55,11 @@ class RunOptions:
     dtype: str = "float32"
     on_error: OnError = "raise"
     trust_remote_code: bool = False
+    spufix: Path | None = None
+    spufix_strength: float = 1.0
 
     def __post_init__(self) -> None:
+        check_strength(self.spufix_strength)
         for name in ("limit", "micro_batch", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -88,6 +93,8 @@ def make_plan(model: ImageClassifier, options: RunOptions, device: str) -> Plan:
         limit=options.limit,
         seed=options.seed,
         code=model.code,
+        spufix=None if options.spufix is None else read_spufix(options.spufix).sha256,
+        spufix_strength=None if options.spufix is None else options.spufix_strength,
     )
 
 
@@ -114,6 +121,10 @@ def evaluate(
         class_names=options.class_names,
         trust_remote_code=options.trust_remote_code,
     )
+    if options.spufix is not None:
+        from ..spurious.spufix_module import correct_classifier
+
+        model = correct_classifier(model, read_spufix(options.spufix), strength=options.spufix_strength)
     if options.features:
         model = model.with_features()
     plan = make_plan(model, options, world.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from ..predictions.plan import PLAN_FILE, REQUESTS, Plan, read_json
 from .load import Loaded, load
 from .ood import OodOptions, columns_of, detected, options_of
 from .rows import REPLICATES, Asked, Named, Result, failed, failure, protocol, result
+from .spufix import Correction, correction_of
 
 __all__ = [
-    "CHANCE_BELOW", "Asked", "OodOptions", "Result",
-    "asked_of", "asked_of_run", "failed", "is_near_chance", "options_of", "score", "score_run", "values_of", "view_of",
+    "CHANCE_BELOW", "Asked", "Correction", "OodOptions", "Result",
+    "asked_of", "asked_of_run", "correction_of", "failed", "is_near_chance", "options_of", "results_of_run",
+    "score", "score_run", "values_of", "view_of",
 ]  # fmt: skip
 
 CHANCE_BELOW = 0.05
@@ -31,10 +33,12 @@ def score(
     *,
     allow_chance: bool = False,
     ood: OodOptions = NO_MORE,
+    correction: Correction | None = None,
     replicates: int = REPLICATES,
 ) -> list[Result]:
     """One result a model, benchmark, metric and split, of everything that was asked for in `runs`.
 
+    correction  adds every value again with corrected logits, none of them a headline.
     A model or benchmark that failed is one result whose metric and value are None and whose reason says why.
     """
     if not runs.is_dir():
@@ -44,14 +48,22 @@ def score(
     failures = [
         failure(f["model"], None, None, "", f["reason"]) for f in _records(runs / "failures", ["model", "reason"])
     ]
+    found = sorted(path for path in runs.iterdir() if (path / REQUESTS).is_dir() or (path / PLAN_FILE).exists())
     scored = [
         row
-        for run in sorted(path for path in runs.iterdir() if (path / REQUESTS).is_dir() or (path / PLAN_FILE).exists())
-        for row in _score_asked(run, benchmarks, allow_chance=allow_chance, ood=ood, replicates=replicates)
+        for run in found
+        for row in _score_asked(
+            run, benchmarks, allow_chance=allow_chance, ood=ood, correction=correction, replicates=replicates
+        )
     ]
-    if not failures and not scored:
+    if not failures and not found:
         raise LookupError(f"expected runs in {runs}, got none: `hf-robust evaluate --out {runs}` writes them")
     return failures + scored
+
+
+def results_of_run(run: Path, benchmarks: Mapping[str, Benchmark], *, allow_chance: bool = False) -> list[Result]:
+    """The same for the folder of one run, whatever else lies beside it."""
+    return list(_score_asked(run, benchmarks, allow_chance=allow_chance, ood=NO_MORE, replicates=REPLICATES))
 
 
 def _score_asked(run: Path, benchmarks: Mapping[str, Benchmark], **options: Any) -> Iterator[Result]:
@@ -68,7 +80,7 @@ def _score_asked(run: Path, benchmarks: Mapping[str, Benchmark], **options: Any)
             reason = f"benchmark {name!r} is not known here; known: {', '.join(sorted(benchmarks))}"
         if reason is not None:
             yield failure(plan["model"], name, request["mode"], run.name, str(reason))
-        else:
+        elif not benchmarks[name].fit_only:
             yield from score_run(_asked(run, plan, benchmarks[name], request), **options)
 
 
@@ -85,7 +97,7 @@ def _records(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def asked_of(runs: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Asked]:
-    """Every benchmark that was asked for in `runs` and is known, run by run; those that failed are left out."""
+    """Every benchmark that was asked for in `runs`, run by run, but for those that failed and sources of fits."""
     for run in sorted(path.parent for path in runs.glob(f"*/{PLAN_FILE}")):
         yield from asked_of_run(run, benchmarks)
 
@@ -94,8 +106,9 @@ def asked_of_run(run: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Ask
     """The same for one run."""
     plan = _plan(run)
     for request in _records(run / REQUESTS, ["benchmark", "mode", "failure"]):
-        if request["benchmark"] in benchmarks and request["failure"] is None:
-            yield _asked(run, plan, benchmarks[request["benchmark"]], request)
+        known = benchmarks.get(request["benchmark"])
+        if known is not None and not known.fit_only and request["failure"] is None:
+            yield _asked(run, plan, known, request)
 
 
 def values_of(asked: Asked, loaded: Loaded) -> list[Named]:
@@ -115,7 +128,12 @@ def view_of(asked: Asked, extra: Collection[str] = ()) -> tuple[Loaded, Any]:
 
 
 def score_run(
-    asked: Asked, *, allow_chance: bool = False, ood: OodOptions = NO_MORE, replicates: int = REPLICATES
+    asked: Asked,
+    *,
+    allow_chance: bool = False,
+    ood: OodOptions = NO_MORE,
+    correction: Correction | None = None,
+    replicates: int = REPLICATES,
 ) -> list[Result]:
     """Every value of one benchmark from one run's predictions."""
     benchmark, model = asked.benchmark, str(asked.plan["model"])
@@ -125,12 +143,27 @@ def score_run(
         gate = benchmark.gate(view)
         if not allow_chance and is_near_chance(gate):
             return [failure(model, benchmark.name, asked.mode, asked.run.name, _near_chance(benchmark, gate))]
-        values = [*_values(benchmark, view), *detected(asked, view, loaded, wanted)]
+        values = [*_values(benchmark, view), *detected(asked, view, loaded, wanted), *_corrected(asked, correction)]
     except (LookupError, ValueError) as error:
         reason = str(error.args[0] if error.args else error)
         return [failure(model, benchmark.name, asked.mode, asked.run.name, reason)]
     shared = protocol(asked, loaded)
     return [result(asked, loaded, shared, named, replicates=replicates) for named in values]
+
+
+def _corrected(asked: Asked, correction: Correction | None) -> Iterator[Named]:
+    """Every value with corrected logits; where they cannot be had, a null headline value with the reason."""
+    benchmark = asked.benchmark
+    if correction is None or benchmark.fit_only:
+        return
+    roles = tuple(source.role for source in benchmark.sources)
+    for strength in correction.strengths:
+        try:
+            found = values_of(asked, correction.load(asked, strength))
+        except (LookupError, ValueError) as error:
+            whole = None if benchmark.split is None else "all"
+            found = [Named(benchmark.headline, whole, Value(None, 0, reason=str(error.args[0])), roles)]
+        yield from (replace(named, spufix=correction.facts(strength)) for named in found)
 
 
 def _near_chance(benchmark: Benchmark, gate: Value) -> str:

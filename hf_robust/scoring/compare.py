@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..benchmarks import Benchmark, Role, Value
-from ..metrics import holm, mcnemar, minimum_detectable_difference, paired_difference
+from ..metrics import holm, mcnemar, minimum_detectable_difference, paired_difference, paired_proportions
 from ..predictions.plan import PLAN_FILE
 from ..schema import Outputs
 from . import asked_of_run, values_of
@@ -24,10 +24,11 @@ LEVEL = 0.05
 class Comparison:
     """One metric of one benchmark for two models on the same rows.
 
-    difference  first minus second, with its 95 % interval.
+    difference  first minus second, with its 95 % interval: of Bonett and Price for a proportion, resampled else; None
+                where every replicate gives the same difference.
     p_value     two-sided, of no difference: exact McNemar for a proportion, resampling of both together else.
     p_holm      adjusted over the headline metrics of all benchmarks; None for the other metrics.
-    detectable  the true difference that this many rows would find in 80 of 100 cases.
+    detectable  the true difference that this many rows would find in 80 of 100 cases; None without an interval.
     """
 
     benchmark: str
@@ -38,10 +39,10 @@ class Comparison:
     first: float
     second: float
     difference: float
-    ci95: tuple[float, float]
+    ci95: tuple[float, float] | None
     p_value: float
     test: str
-    detectable: float
+    detectable: float | None
     headline: bool
     p_holm: float | None = None
 
@@ -122,16 +123,21 @@ def _difference(first: Value, second: Value, replicates: int) -> dict[str, Any]:
         raise ValueError(
             "expected the same rows under both models, got a class that only one of them has an output for"
         )
-    apart = paired_difference(one.statistic, other.statistic, one.n, strata=one.strata, replicates=replicates)
-    p_value, test = apart.p_value, f"paired bootstrap, {replicates:,} replicates"
     if one.correct is not None and other.correct is not None:
-        p_value, test = mcnemar(one.correct, other.correct).p_value, "exact McNemar"
+        answers = mcnemar(one.correct, other.correct)
+        apart, test = paired_proportions(answers.only_first, answers.only_second, one.n), "exact McNemar"
+    else:
+        centred, test = one.biased or other.biased, f"paired bootstrap, {replicates:,} replicates"
+        apart = paired_difference(
+            one.statistic, other.statistic, one.n, strata=one.strata, replicates=replicates, centred=centred
+        )
+    known = apart.low < apart.high
     return {
         "first": first.value,
         "second": second.value,
         "difference": apart.value,
-        "ci95": (apart.low, apart.high),
-        "p_value": p_value,
+        "ci95": (apart.low, apart.high) if known else None,
+        "p_value": apart.p_value,
         "test": test,
-        "detectable": minimum_detectable_difference(apart.standard_error),
+        "detectable": minimum_detectable_difference(apart.standard_error) if known else None,
     }

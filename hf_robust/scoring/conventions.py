@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..benchmarks import Benchmark
 from ..benchmarks.views import Classification, Detection, Scored, SpuriousPairs
-from ..metrics import aupr, auroc, aurra, calibration_error, fpr_at_tpr, spurious_score
-from . import asked_of, view_of
+from ..metrics import aupr, auroc, aurra, calibration_error, curve, fpr_at_tpr, spurious_score
+from . import asked_of, is_near_chance, view_of
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,20 @@ class Convention:
     ours: bool = False
 
 
-def conventions(runs: Path, benchmarks: Mapping[str, Benchmark]) -> list[dict[str, Any]]:
-    """Rows with model, run, benchmark, mode and the fields of Convention, for all that can be scored in `runs`."""
+def conventions(runs: Path, benchmarks: Mapping[str, Benchmark], *, allow_chance: bool = False) -> list[dict[str, Any]]:
+    """Rows with model, run, benchmark, mode and the fields of Convention, for all that can be scored in `runs`.
+
+    A benchmark that the chance gate refuses is left out, as one that cannot be scored; its reason is in the results.
+    """
     rows = []
     for asked in asked_of(runs, benchmarks):
         try:
             _, view = view_of(asked)
+            if not allow_chance and is_near_chance(asked.benchmark.gate(view)):
+                continue
             found = list(of_view(view))
         except (LookupError, ValueError):
-            continue  # its reason stands in the results
+            continue
         place = {"model": asked.plan["model"], "run": asked.run.name, "benchmark": asked.benchmark.name}
         rows += [{**place, "mode": asked.mode, **vars(row)} for row in found]
     return rows
@@ -99,22 +104,40 @@ def _calibration(test: Scored) -> Iterator[Convention]:
 
 def _detection(view: Detection) -> Iterator[Convention]:
     scores, ood = view.scores, view.is_ood
-    yield Convention(
-        "aupr", "average precision, out-of-distribution positive", aupr(scores, ood), "the paper", ours=True
-    )
+    why = "if it is low, the rest says nothing"
+    yield Convention("id_accuracy", "argmax over the protocol's classes", _mean(view.inside.correct), why, ours=True)
+    name = "average precision, out-of-distribution positive"
+    yield Convention("aupr", name, aupr(scores, ood), "the paper; scikit-learn's average_precision_score", ours=True)
+    why = "OpenOOD's AUPR-OUT: joins the points by lines, lower without ties, too high with many"
     value = aupr(scores, ood, estimator="trapezoid")
-    yield Convention("aupr", "trapezoid, out-of-distribution positive", value, "joins the points by lines: optimistic")
-    value = aupr(scores, ood, positive="id")
-    yield Convention(
-        "aupr", "average precision, in-distribution positive", value, "OpenOOD's AUPR-IN: another question"
-    )
+    yield Convention("aupr", "trapezoid, out-of-distribution positive", value, why)
+    why = "finds the known pictures instead: another question, whose chance is the share of those"
+    yield Convention("aupr", "average precision, in-distribution positive", aupr(scores, ood, positive="id"), why)
+    value = aupr(scores, ood, positive="id", estimator="trapezoid")
+    yield Convention("aupr", "trapezoid, in-distribution positive", value, "OpenOOD's AUPR-IN")
     yield Convention("auroc", "any", auroc(scores, ood), "the same for either positive class", ours=True)
+    yield from _fpr95(scores, ood)
+
+
+def _fpr95(scores: NDArray[np.float64], ood: NDArray[np.bool_]) -> Iterator[Convention]:
     why = "smallest false positive rate with true positive rate >= 0.95"
     yield Convention("fpr95", "out-of-distribution positive", fpr_at_tpr(scores, ood), why, ours=True)
     why = "threshold whose true positive rate is nearest to 0.95, which may lie below it"
     yield Convention("fpr95", "released code", fpr_at_tpr(scores, ood, released_code=True), why)
-    why = "OpenOOD: share of outliers accepted where 95 % of the in-distribution pictures are"
+    why = "OpenOOD 1.5; roc_curve drops points on a straight line, so with ties the next corner counts"
+    yield Convention("fpr95", "scikit-learn's roc_curve", _fpr95_of_corners(scores, ood), why)
+    why = "ODIN, energy, ReAct: share of outliers accepted where 95 % of the in-distribution pictures are"
     yield Convention("fpr95", "in-distribution positive", fpr_at_tpr(scores, ood, positive="id"), why)
+
+
+def _fpr95_of_corners(scores: NDArray[np.float64], ood: NDArray[np.bool_]) -> float:
+    """FPR95 over the thresholds that scikit-learn's roc_curve keeps by default (drop_intermediate)."""
+    counts = curve(scores, ood)
+    tp, fp = counts.true_positives, counts.false_positives
+    bent = (np.diff(tp, 2) != 0) | (np.diff(fp, 2) != 0)
+    kept = np.flatnonzero(np.concatenate([[True], bent, [True]])) if tp.size > 2 else np.arange(tp.size)
+    first = kept[np.argmax(tp[kept] / tp[-1] >= 0.95)]
+    return float(fp[first] / fp[-1])
 
 
 def _spurious(view: SpuriousPairs) -> Iterator[Convention]:

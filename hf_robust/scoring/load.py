@@ -11,7 +11,7 @@ import numpy as np
 from ..benchmarks import Benchmark, Mode, Outputs, Role, Source
 from ..labels import imagenet_1k_names
 from ..predictions.parts import is_source_folder, source_folder
-from ..predictions.read import SourceRead, has_head, read_label_space, read_source
+from ..predictions.read import Correct, SourceRead, has_head, read_label_space, read_source
 
 VALIDATION_PICTURES_PER_CLASS = 50
 _UNUSABLE = "have no predictions yet, or of another version: run the same `evaluate` again"
@@ -28,17 +28,20 @@ class Loaded:
     zero_shot: bool
 
 
-def load(run: Path, benchmark: Benchmark, mode: Mode, extra: Collection[str] = ()) -> Loaded:
+def load(
+    run: Path, benchmark: Benchmark, mode: Mode, extra: Collection[str] = (), *, correct: Correct | None = None
+) -> Loaded:
     """The roles of a benchmark; LookupError where one that it cannot do without has no predictions.
 
-    extra  further output columns that are wanted, such as "features".
+    extra    further output columns that are wanted, such as "features".
+    correct  what becomes of the logits before anything else is made of them (see `read_source`).
     """
     zero_shot = benchmark.zero_shot is not None and has_head(run, benchmark.zero_shot.head)
     reads: dict[Role, SourceRead] = {}
     notes: list[str] = []
     for source in benchmark.sources:
         head = benchmark.zero_shot.head if zero_shot and benchmark.zero_shot is not None else None
-        found = _read(run, source, mode, head, extra)
+        found = _read(run, source, mode, head, extra, correct)
         if found is not None and len(found.outputs) and not (source.optional and found.absent):
             reads[source.role] = found
         elif source.optional:
@@ -56,9 +59,13 @@ def load(run: Path, benchmark: Benchmark, mode: Mode, extra: Collection[str] = (
     return Loaded(roles, reads, lacks, tuple(notes), zero_shot)
 
 
-def _read(run: Path, source: Source, mode: Mode, head: str | None, extra: Collection[str]) -> SourceRead | None:
+def _read(
+    run: Path, source: Source, mode: Mode, head: str | None, extra: Collection[str], correct: Correct | None
+) -> SourceRead | None:
     folder = source_folder(run, source.dataset, source.rule_for(mode).name)
-    return read_source(folder, source.classes, head=head, extra=extra) if is_source_folder(folder) else None
+    if not is_source_folder(folder):
+        return None
+    return read_source(folder, source.classes, head=head, extra=extra, correct=correct)
 
 
 def _why_not(source: Source, found: SourceRead | None) -> str:

@@ -37,7 +37,7 @@ class Named:
     """A value with its names: the metric, the split (None for a benchmark without splits) and the anomaly score.
 
     roles     what it was computed from.   ood_score  None for the protocol's own.
-    protocol  what differs from the benchmark's.
+    protocol  what differs from the benchmark's.   spufix  the correction of the logits; None for the model's own.
     """
 
     metric: str
@@ -46,6 +46,7 @@ class Named:
     roles: tuple[Role, ...]
     ood_score: str | None = None
     protocol: Mapping[str, Any] = field(default_factory=dict)
+    spufix: Mapping[str, Any] | None = None
 
 
 def protocol(asked: Asked, loaded: Loaded) -> dict[str, Any]:
@@ -71,6 +72,9 @@ def protocol(asked: Asked, loaded: Loaded) -> dict[str, Any]:
 def interval(value: Value, *, replicates: int) -> list[float] | None:
     """95 % interval: Wilson for a proportion, stratified percentile bootstrap else; None where there is no value.
 
+    None as well where every replicate gives the same value (one row; groups that do not overlap at all): such rows say
+    nothing about the spread, and an interval without width would look like certainty.
+
     replicates  of the bootstrap; 0 leaves those intervals out.
     """
     if value.value is None:
@@ -82,8 +86,9 @@ def interval(value: Value, *, replicates: int) -> list[float] | None:
     sampling = value.sampling
     drawn = resample([sampling.statistic], sampling.n, replicates=replicates, strata=sampling.strata)[0]
     if sampling.biased:
-        drawn = np.maximum(drawn - (drawn.mean() - value.value), 0.0)
-    return list(percentile(drawn))
+        drawn = np.clip(drawn - (drawn.mean() - value.value), 0.0, 1.0)  # fractions
+    low, high = percentile(drawn)
+    return [low, high] if low < high else None
 
 
 def versions(run: Path) -> dict[str, str]:
@@ -103,13 +108,15 @@ def result(
     left_out = value.details.get("left_out")
     lacks = [text for role in named.roles for text in loaded.lacks.get(role, ())]
     lacks += [f"left out, no pair of halves or no output: {left_out}"] if left_out else []
-    headline = named.metric == asked.benchmark.headline and named.split in (None, "all") and named.ood_score is None
+    own = named.ood_score is None and named.spufix is None
+    headline = own and named.metric == asked.benchmark.headline and named.split in (None, "all")
     return {
         "model": asked.plan["model"],
         "benchmark": asked.benchmark.name,
         "metric": named.metric,
         "split": named.split,
         "ood_score": named.ood_score,
+        "spufix": None if named.spufix is None else dict(named.spufix),
         "value": value.value,
         "n": value.n,
         "ci95": interval(value, replicates=replicates),
@@ -130,7 +137,8 @@ def result(
 def failure(model: str, benchmark: str | None, mode: str | None, run: str, reason: str) -> Result:
     """The row of a model or benchmark that could not be run or scored."""
     return {
-        "model": model, "benchmark": benchmark, "metric": None, "split": None, "ood_score": None, "value": None, "n": 0,
+        "model": model, "benchmark": benchmark, "metric": None, "split": None, "ood_score": None, "spufix": None,
+        "value": None, "n": 0,
         "ci95": None, "protocol": {}, "preprocessing": mode, "run": run, "plan": {}, "complete": False, "subset": False,
         "headline": False, "n_failed": 0, "reason": reason, "notes": [], "details": {},
     }  # fmt: skip

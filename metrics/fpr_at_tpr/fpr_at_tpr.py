@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import datasets
 import evaluate
 
+from hf_robust.hub.info import metric_info  # From: hf-robust
 from hf_robust.metrics import fpr_at_tpr  # From: hf-robust
 
 DESCRIPTION = """\
@@ -23,29 +23,12 @@ Returns:
     fpr_at_tpr: false positive rate in [0, 1].
 """
 
-CITATION = """\
-@inproceedings{hendrycks2021natural,
-  title = {Natural Adversarial Examples},
-  author = {Hendrycks, Dan and Zhao, Kevin and Basart, Steven and Steinhardt, Jacob and Song, Dawn},
-  booktitle = {Conference on Computer Vision and Pattern Recognition (CVPR)},
-  year = {2021},
-}
-"""
-
 
 class FprAtTpr(evaluate.Metric):
     """False positive rate at a true positive rate, out-of-distribution positive."""
 
     def _info(self) -> evaluate.MetricInfo:
-        # float64 for the flags: a bool or int column would turn 0.7 or 2 into a flag without a word
-        features = {"predictions": datasets.Value("float64"), "references": datasets.Value("float64")}
-        return evaluate.MetricInfo(
-            description=DESCRIPTION,
-            citation=CITATION,
-            inputs_description=INPUTS,
-            features=datasets.Features(features),
-            reference_urls=["https://arxiv.org/abs/1907.07174"],
-        )
+        return metric_info(DESCRIPTION, INPUTS, columns=("predictions", "references"), benchmark="imagenet-o")
 
     def _compute(
         self, predictions: list[float], references: list[float], *, tpr: float = 0.95, released_code: bool = False

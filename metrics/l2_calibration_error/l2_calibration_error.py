@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 
-import datasets
 import evaluate
 
+from hf_robust.hub.info import metric_info  # From: hf-robust
 from hf_robust.metrics import calibration_error  # From: hf-robust
 from hf_robust.metrics.columns import same_class  # From: hf-robust
 
@@ -29,28 +29,13 @@ Returns:
     l2_calibration_error: error in [0, 1].
 """
 
-CITATION = """\
-@inproceedings{hendrycks2021natural,
-  title = {Natural Adversarial Examples},
-  author = {Hendrycks, Dan and Zhao, Kevin and Basart, Steven and Steinhardt, Jacob and Song, Dawn},
-  booktitle = {Conference on Computer Vision and Pattern Recognition (CVPR)},
-  year = {2021},
-}
-"""
-
 
 class L2CalibrationError(evaluate.Metric):
     """Root mean square calibration error over bins of equally many rows."""
 
     def _info(self) -> evaluate.MetricInfo:
-        # float64 for the classes: an int column would cut a probability passed by mistake to class 0 without a word
-        number = datasets.Value("float64")
-        return evaluate.MetricInfo(
-            description=DESCRIPTION,
-            citation=CITATION,
-            inputs_description=INPUTS,
-            features=datasets.Features({"predictions": number, "references": number, "confidences": number}),
-            reference_urls=["https://arxiv.org/abs/1907.07174"],
+        return metric_info(
+            DESCRIPTION, INPUTS, columns=("predictions", "references", "confidences"), benchmark="imagenet-a"
         )
 
     def _compute(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import datasets
 import evaluate
 import numpy as np
 
+from hf_robust.hub.info import metric_info  # From: hf-robust
 from hf_robust.metrics import response_rate_accuracy  # From: hf-robust
 from hf_robust.metrics.columns import same_class  # From: hf-robust
 
@@ -27,28 +27,13 @@ Returns:
         over the orderings of the tied rows.
 """
 
-CITATION = """\
-@inproceedings{hendrycks2021natural,
-  title = {Natural Adversarial Examples},
-  author = {Hendrycks, Dan and Zhao, Kevin and Basart, Steven and Steinhardt, Jacob and Song, Dawn},
-  booktitle = {Conference on Computer Vision and Pattern Recognition (CVPR)},
-  year = {2021},
-}
-"""
-
 
 class ResponseRateAccuracy(evaluate.Metric):
     """Accuracy on the most confident rows."""
 
     def _info(self) -> evaluate.MetricInfo:
-        # float64 for the classes: an int column would cut a probability passed by mistake to class 0 without a word
-        number = datasets.Value("float64")
-        return evaluate.MetricInfo(
-            description=DESCRIPTION,
-            citation=CITATION,
-            inputs_description=INPUTS,
-            features=datasets.Features({"predictions": number, "references": number, "confidences": number}),
-            reference_urls=["https://arxiv.org/abs/1907.07174"],
+        return metric_info(
+            DESCRIPTION, INPUTS, columns=("predictions", "references", "confidences"), benchmark="imagenet-a"
         )
 
     def _compute(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-import datasets
 import evaluate
 
+from hf_robust.hub.info import metric_info  # From: hf-robust
 from hf_robust.metrics import spurious_score  # From: hf-robust
 from hf_robust.metrics.columns import class_indices  # From: hf-robust
 
@@ -30,28 +30,13 @@ Returns:
         mean_probability_validation, mean_probability_spurious.
 """
 
-CITATION = """\
-@inproceedings{neuhaus2023spurious,
-  title = {Spurious Features Everywhere -- Large-Scale Detection of Harmful Spurious Features in ImageNet},
-  author = {Neuhaus, Yannic and Augustin, Maximilian and Boreiko, Valentyn and Hein, Matthias},
-  booktitle = {International Conference on Computer Vision (ICCV)},
-  year = {2023},
-}
-"""
-
 
 class SpuriousScore(evaluate.Metric):
     """Mean average precision of a class's probability against its spurious pictures."""
 
     def _info(self) -> evaluate.MetricInfo:
-        # float64 for flags and classes: a bool or int column would turn 0.7 into True or class 0 without a word
-        number = datasets.Value("float64")
-        return evaluate.MetricInfo(
-            description=DESCRIPTION,
-            citation=CITATION,
-            inputs_description=INPUTS,
-            features=datasets.Features({"predictions": number, "references": number, "is_spurious": number}),
-            reference_urls=["https://arxiv.org/abs/2212.04871"],
+        return metric_info(
+            DESCRIPTION, INPUTS, columns=("predictions", "references", "is_spurious"), benchmark="spurious-imagenet"
         )
 
     def _compute(self, predictions: list[float], references: list[float], is_spurious: list[float]) -> dict[str, Any]:
