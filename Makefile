@@ -1,18 +1,20 @@
 # Needs Python 3.11 or newer (with its venv module) and make; everything else is installed into $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
+PAGES_VENV ?= .venv-pages
 BIN := $(VENV)/bin
 export PIP_RETRIES ?= 5
 export PIP_DEFAULT_TIMEOUT ?= 60
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
-.PHONY: help demo install install-demo test test-slow test-all lint types clean
+.PHONY: help demo install install-demo install-pages test test-slow test-all test-pages lint types clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      install what the demo needs and run it; the report lands in demo-output/"
 	@echo "make test      run every test that is not marked slow"
 	@echo "make test-all  run the slow tests too (make test-slow runs only those)"
+	@echo "make test-pages  the pages of the metric Spaces in a headless browser (gradio needs an older pillow: $(PAGES_VENV))"
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy --strict on the package"
 	@echo "make clean     remove $(VENV) and everything that was built"
@@ -28,10 +30,21 @@ test: install
 	$(BIN)/python -m pytest -q -m "not slow"
 
 test-slow: install
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m "slow and not pages"
 
 test-all: install
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m "not pages"
+
+# gradio needs pillow < 13, so the pages have an environment of their own, without torch
+install-pages: $(PAGES_VENV)/.ready
+
+$(PAGES_VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv --clear $(PAGES_VENV)
+	$(PAGES_VENV)/bin/python -m pip --disable-pip-version-check install -e ".[pages]"
+	@touch $@
+
+test-pages: install-pages
+	$(PAGES_VENV)/bin/python -m pytest -q tests/test_hub_spaces.py -m pages
 
 lint: install
 	$(BIN)/python -m ruff check .
@@ -41,7 +54,7 @@ types: install
 	$(BIN)/python -m mypy
 
 clean:
-	rm -rf $(VENV) build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PAGES_VENV) build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Stamps vanish before an installation and return after it, so that nothing trusts a half-installed environment; one whose
 # installation was killed is made anew. `dev` includes `demo`.

@@ -252,6 +252,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.pages
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_shows_in_a_browser_what_the_function_gives(name: str, browser: Any, tmp_path: Path) -> None:
     page = runpy.run_path(str(ROOT / "metrics" / name / "app.py"))["PAGE"]

@@ -17,7 +17,20 @@ import hf_robust
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-EXTRAS = {"bench", "run", "transformers", "clip", "generate", "evaluate", "report", "review", "fiftyone", "demo", "dev"}
+EXTRAS = {
+    "bench",
+    "pages",
+    "run",
+    "transformers",
+    "clip",
+    "generate",
+    "evaluate",
+    "report",
+    "review",
+    "fiftyone",
+    "demo",
+    "dev",
+}
 LEFT_OUT = (".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "demo-output")
 
 
