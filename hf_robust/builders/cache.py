@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .errors import BuildError
+
 if TYPE_CHECKING:
     import datasets
 
@@ -39,6 +41,15 @@ class Built:
 
     def load(self) -> datasets.DatasetDict:
         """The data set, memory-mapped, by split; needs no network and no lookup."""
+        try:
+            return self._load()
+        except (ValueError, TypeError, LookupError, OSError) as error:  # cut short, or other bytes
+            raise BuildError(
+                f"expected the files of a build in {self.path}, got some that cannot be read ({error}): "
+                f"hf-robust remove {self.name}, then build it again"
+            ) from error
+
+    def _load(self) -> datasets.DatasetDict:
         from datasets import Dataset, DatasetDict, DatasetInfo, concatenate_datasets
 
         info = DatasetInfo.from_directory(str(self.path))
@@ -144,7 +155,7 @@ def _newest_first(root: Path, name: str) -> Sequence[Built]:
 
 
 def _built_at(folder: Path) -> float:
-    return float(json.loads((folder / RECORD).read_text(encoding="utf-8"))["built_at"])
+    return float(_record(folder)["built_at"])
 
 
 def _read(folder: Path, name: str) -> Built | None:
@@ -155,6 +166,19 @@ def _read(folder: Path, name: str) -> Built | None:
 
 def read_build(folder: Path) -> Built:
     """The build whose own folder this is."""
-    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    record = _record(folder)
     differences = tuple(record["differences"])
     return Built(record["name"], folder, not differences, differences, record["fingerprint"], record["rows"])
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """What `write_record` wrote; BuildError for anything else."""
+    kinds = {"name": str, "differences": list, "fingerprint": str, "rows": int, "built_at": int | float}
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        whole = isinstance(record, dict) and all(isinstance(record.get(name), kind) for name, kind in kinds.items())
+    except (ValueError, RecursionError):
+        whole = False
+    if not whole:
+        raise BuildError(f"expected the record of a build in {folder / RECORD}, got a damaged one: remove {folder}")
+    return dict(record)

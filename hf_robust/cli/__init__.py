@@ -29,8 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nhf-robust: stopped; what was finished is kept, the same command goes on from there", file=sys.stderr)
         return INTERRUPTED
     except (ValueError, LookupError, OSError, ImportError, RuntimeError) as error:
-        print(f"hf-robust: error: {error.args[0] if len(error.args) == 1 else error}", file=sys.stderr)
+        print(f"hf-robust: error: {_sentence(error)}", file=sys.stderr)
         return 1
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says; one of the operating system in the words of the others."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        place = error.filename if error.filename2 is None else error.filename2
+        return (
+            f"expected a place to read or write at {str(place)!r}, got: {error.strerror}; check it and its permissions"
+        )
+    return str(error.args[0] if len(error.args) == 1 else error)
 
 
 def _parser() -> argparse.ArgumentParser:

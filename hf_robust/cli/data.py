@@ -199,11 +199,16 @@ def verify(options: argparse.Namespace) -> int:
     from .. import builders
 
     place = Path(options.what)
+    if options.manifest is not None and options.what in builders.recipes():
+        raise ValueError(f"expected pictures with --manifest, got the data set {options.what!r}: it has its own hashes")
     if options.what in builders.recipes():
         found = [builders.find(options.what, out=options.out)]
     elif (built := builders.build_at(place)) is not None:
         found = [built]
     else:
+        if not options.what or not place.exists():
+            known = ", ".join(builders.recipes())
+            raise LookupError(f"expected a data set or a folder, got {options.what!r}; known data sets: {known}")
         found = list(builders.installed(out=place)) if place.is_dir() and options.manifest is None else []
     with progress_of(console_of()) as meter_of:
         if not found:

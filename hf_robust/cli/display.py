@@ -96,8 +96,9 @@ def print_rows(rows: Sequence[dict[str, Any]], *, gap: int = 2) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", padding=(0, gap, 0, 0))
+    folds = "what" if "what" in rows[0] else "metric"  # the one column that gives way on a narrow terminal
     for name in rows[0]:
-        table.add_column(name, overflow="fold", no_wrap=name not in ("what", "metric"))
+        table.add_column(name, overflow="fold", no_wrap=name != folds)
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     console_of(stderr=False).print(table)

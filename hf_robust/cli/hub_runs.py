@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .display import DATA_HELP, command, folder
@@ -22,7 +21,7 @@ def add_publish_results(kinds: Any) -> None:
     parser = command(
         kinds, "results", publish_results, text, "hf-robust publish results RUNS --to me/my-model --dry-run"
     )
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="a run's folder, or a folder that holds one run")
+    parser.add_argument("runs", type=folder, metavar="RUNS", help="a run's folder, or a folder that holds one run")
     parser.add_argument("--to", required=True, metavar="MODEL_REPO", help="OWNER/NAME on the Hub")
     parser.add_argument("--report", type=folder, metavar="DIR", help="folder of `hf-robust report`: its plots go along")
     parser.add_argument("--predictions", metavar="REPO", help="data set that `publish predictions` wrote, to link to")
@@ -37,7 +36,7 @@ def add_publish_predictions(kinds: Any) -> None:
     text = "the predictions of runs as a data set that anyone can score again"
     example = "hf-robust publish predictions RUNS --to me/my-predictions --dry-run"
     parser = command(kinds, "predictions", publish_predictions, text, example)
-    parser.add_argument("runs", type=Path, metavar="RUNS", help="a run's folder, or a folder of runs")
+    parser.add_argument("runs", type=folder, metavar="RUNS", help="a run's folder, or a folder of runs")
     parser.add_argument("--to", required=True, metavar="DATASET_REPO", help="OWNER/NAME on the Hub")
     parser.add_argument("--private", action="store_true", help="only you, or your organisation, can see the repo")
     parser.add_argument("--dry-run", action="store_true", help=_DRY_RUN)
@@ -60,7 +59,7 @@ def add_export(commands: Any) -> None:
     own = command(
         kinds, "fiftyone", export_fiftyone, text, "hf-robust export fiftyone RUN --benchmark imagenet-a --out a51"
     )
-    own.add_argument("runs", type=Path, metavar="RUN", help="a run's folder, or a folder that holds one run")
+    own.add_argument("runs", type=folder, metavar="RUN", help="a run's folder, or a folder that holds one run")
     own.add_argument("--out", type=folder, required=True, metavar="DIR", help="a new folder")
     own.add_argument("--benchmark", metavar="B", help="which, where the run was asked for several")
     own.add_argument("--preprocessing", choices=("model", "published"), help="which, where there are both")

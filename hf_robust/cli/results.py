@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import sys
+import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,12 +19,18 @@ if TYPE_CHECKING:
     from ..scoring import Correction
     from ..scoring.compare import Comparison
 
+_COMPARED = (
+    "p: exact McNemar test for accuracies, paired bootstrap for the rest; * headline metric, adjusted over the "
+    "benchmarks (Holm). find: the true difference that this many pictures find in 80 of 100 cases; — where so few "
+    "pictures cannot tell. † see the lines that begin with -."
+)
+
 
 def add_score(commands: Any) -> None:
     """Declare the command."""
     text = "all numbers again from stored predictions, without a model"
     parser = command(commands, "score", score, text, "hf-robust score RUNS --metric aupr")
-    parser.add_argument("runs", type=Path, metavar="RUNS")
+    parser.add_argument("runs", type=folder, metavar="RUNS")
     parser.add_argument("--metric", nargs="+", metavar="NAME", help="only these; see `hf-robust list metrics`")
     parser.add_argument("--benchmark", nargs="+", metavar="B", help="only these")
     parser.add_argument(
@@ -36,7 +45,7 @@ def add_score(commands: Any) -> None:
     )
     parser.add_argument("--spufix", type=Path, metavar="FILE", help="every value with corrected logits too")
     parser.add_argument(
-        "--spufix-strength", type=float, nargs="+", default=[1.0], metavar="X", help="from 0 to 1, several at will (1)"
+        "--spufix-strength", type=float, nargs="+", metavar="X", help="from 0 to 1, several at will (1)"
     )
     parser.add_argument(
         "--conventions", action="store_true", help="the same quantities as other conventions compute them, and why"
@@ -49,7 +58,7 @@ def add_report(commands: Any) -> None:
     """Declare the command."""
     text = "score what is stored and write report.html, plots, and the tables as Markdown, CSV, LaTeX and JSON"
     parser = command(commands, "report", report, text, "hf-robust report RUNS --out report --imagenet-val VAL")
-    parser.add_argument("runs", type=Path, metavar="RUNS")
+    parser.add_argument("runs", type=folder, metavar="RUNS")
     parser.add_argument("--out", type=folder, required=True, metavar="DIR")
     parser.add_argument("--no-images", action="store_true", help="no thumbnails of the worst failures")
     parser.add_argument("--imagenet-val", type=folder, metavar="FOLDER", help="where thumbnails are taken from")
@@ -61,8 +70,8 @@ def add_compare(commands: Any) -> None:
     """Declare the command."""
     text = "two runs on the same pictures: paired differences, intervals, p-values"
     parser = command(commands, "compare", compare, text, "hf-robust compare RUNS/timm-resnet50-1a2b RUNS/timm-vit-3c4d")
-    parser.add_argument("first", type=Path, metavar="RUN_A", help="a run's folder, or a folder that holds one run")
-    parser.add_argument("second", type=Path, metavar="RUN_B")
+    parser.add_argument("first", type=folder, metavar="RUN_A", help="a run's folder, or a folder that holds one run")
+    parser.add_argument("second", type=folder, metavar="RUN_B")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
 
 
@@ -70,37 +79,106 @@ def score(options: argparse.Namespace) -> int:
     """Score stored predictions and print them."""
     from ..scoring import correction_of, failed
 
-    correction = correction_of(options.spufix, options.spufix_strength)
+    _check_combination(options)
+    correction = correction_of(options.spufix, tuple(dict.fromkeys(options.spufix_strength or [1.0])))
     results = scored(options.runs, options, correction=correction)
     _check_correction(results, correction)
     if options.conventions:
-        return _conventions(options)
+        return _conventions(options, results)
     if options.benchmark:
         _check_benchmarks(options, results)
         results = [r for r in results if r["benchmark"] in {None, *options.benchmark}]
+    _check_scores(options, results)
     if options.metric:
         _check_metrics(options, results)
         results = [r for r in results if r["metric"] in {None, *options.metric}]
     print_results(results, options.json, everything=True)
-    return 1 if failed(results) else 0
+    return 1 if failed(results) or _lacks_value(results) else 0
 
 
-def _conventions(options: argparse.Namespace) -> int:
+def _lacks_value(results: Sequence[dict[str, Any]]) -> bool:
+    """Whether an anomaly score or a correction that was asked for has no value on a benchmark: exit code 1."""
+    headlines = {name: benchmark.headline for name, benchmark in known_benchmarks().items()}
+    return any(
+        row["value"] is None
+        and (row["ood_score"] or (row["spufix"] and row["metric"] == headlines.get(row["benchmark"])))
+        for row in results
+    )
+
+
+def _check_scores(options: argparse.Namespace, results: Sequence[dict[str, Any]]) -> None:
+    """A score that no benchmark at hand can take is an error, not a table without it."""
+    from ..scoring import failed
+
+    if options.ood_score and not failed(results) and not any(r["ood_score"] for r in results):
+        here = _list({r["benchmark"] for r in results} - {None})
+        raise LookupError(f"expected a benchmark of detection for --ood-score, such as imagenet-o, got {here}")
+
+
+def _check_combination(options: argparse.Namespace) -> None:
+    """Options that would be read and then change nothing are refused."""
+    if options.spufix_strength is not None and options.spufix is None:
+        raise ValueError("expected --spufix FILE with --spufix-strength, got none: name the correction")
+    if options.fit_on is not None and not options.ood_score:
+        raise ValueError("expected --ood-score with --fit-on, got none: name the scores that are fitted")
+    if options.fit_on is not None and not options.fit_on.is_dir():
+        raise FileNotFoundError(f"expected a folder of runs for --fit-on, got {str(options.fit_on)!r}: no folder")
+    alone = {"--metric": options.metric, "--ood-score": options.ood_score, "--spufix": options.spufix}
+    together = [name for name, value in alone.items() if value]
+    if options.conventions and together:
+        raise ValueError(
+            f"expected --conventions without {together[0]}, got both: it shows all conventions as they are"
+        )
+
+
+def _conventions(options: argparse.Namespace, results: Sequence[dict[str, Any]]) -> int:
+    from ..scoring import failed
     from ..scoring.conventions import conventions
 
     rows = conventions(options.runs, known_benchmarks(), allow_chance=options.allow_chance)
-    rows = [row for row in rows if not options.benchmark or row["benchmark"] in options.benchmark]
-    if options.json:
+    if options.benchmark:
+        _check_benchmarks(options, results)
+        rows = [row for row in rows if row["benchmark"] in options.benchmark]
+        results = [r for r in results if r["benchmark"] in {None, *options.benchmark}]
+    state = {(r["run"], r["benchmark"], r["preprocessing"]): r for r in results if r["headline"]}
+    for row in rows:
+        whole = state.get((row["run"], row["benchmark"], row["mode"]))
+        row |= {"complete": whole is not None and whole["complete"], "subset": whole is None or whole["subset"]}
+    left_out = failed(results)
+    for row in left_out:
+        name = " on ".join(str(row[key]) for key in ("model", "benchmark") if row[key])
+        print(f"hf-robust: left out: {name}: {row['reason']}", file=sys.stderr)
+    _print_conventions(rows, options.json)
+    return 1 if left_out else 0
+
+
+def _print_conventions(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
         print(json.dumps(rows, indent=2, allow_nan=False))
-        return 0
-    for place in dict.fromkeys((row["model"], row["run"], row["benchmark"], row["mode"]) for row in rows):
-        print(f"\n{place[2]}, {place[0]}, {place[3]} preprocessing")
-        for row in rows:
-            if (row["model"], row["run"], row["benchmark"], row["mode"]) == place:
-                value = "—" if row["value"] is None else f"{row['value']:.4f}"
-                mark = " (ours)" if row["ours"] else ""
-                print(f"  {row['quantity']:18} {value:>7}  {row['convention']}{mark}\n{'':30}{row['why']}")
-    return 0
+        return
+    for place in dict.fromkeys(_place(row) for row in rows):
+        here = [row for row in rows if _place(row) == place]
+        marks = [
+            text for text, is_so in (("subset", here[0]["subset"]), ("incomplete", not here[0]["complete"])) if is_so
+        ]
+        print("\n" + _filled(", ".join((place[2], place[0], f"{place[3]} preprocessing", *marks)), 2))
+        for row in here:
+            value = "—" if row["value"] is None else f"{row['value']:.4f}"
+            mark = " (ours)" if row["ours"] else ""
+            print(_filled(f"  {row['quantity']:18} {value:>7}  {row['convention']}{mark}", 30))
+            print(_filled(f"{'':30}{row['why']}", 30))
+
+
+def _place(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    return row["model"], row["run"], row["benchmark"], row["mode"]
+
+
+def _filled(text: str, indent: int = 0) -> str:
+    """Text in lines of at most 80 characters, those after the first indented."""
+    lead = len(text) - len(text.lstrip())
+    kept = re.sub(r" (?= )", "\xa0", text.lstrip())  # the blanks between columns are no place to break or shrink
+    lines = textwrap.wrap(kept, 80 - max(lead, indent), break_long_words=False, break_on_hyphens=False)
+    return " " * lead + f"\n{' ' * indent}".join(lines).replace("\xa0", " ")
 
 
 def report(options: argparse.Namespace) -> int:
@@ -136,20 +214,19 @@ def compare(options: argparse.Namespace) -> int:
     for benchmark in dict.fromkeys(row.benchmark for row in rows):
         print(f"\n{benchmark}")
         print_rows([_compared(row) for row in rows if row.benchmark == benchmark], gap=1)
-    print(
-        "\np: exact McNemar test for accuracies, paired bootstrap for the rest; * headline metric, adjusted over the\n"
-        "benchmarks (Holm). find: the true difference that this many pictures find in 80 of 100 cases; — where so few\n"
-        "pictures cannot tell."
-    )
+        for note in dict.fromkeys(note for row in rows if row.benchmark == benchmark for note in row.notes):
+            print(_filled(f"- {note}", 2))
+    print("\n" + _filled(_COMPARED))
     return 0
 
 
 def _compared(row: Comparison) -> dict[str, str]:
     p_value = f"{row.p_value:.2g}" if row.p_holm is None else f"{row.p_holm:.2g}*"
+    mark = "†" if row.notes else ""
     return {
         "metric": row.metric if row.split in (None, "all") else f"  {row.split} {row.metric}",
-        "A": f"{row.first:.3f}",
-        "B": f"{row.second:.3f}",
+        "A": f"{row.first:.3f}{mark}",
+        "B": f"{row.second:.3f}{mark}",
         "A - B": f"{row.difference:+.3f}",
         "95 % CI": "—" if row.ci95 is None else f"{row.ci95[0]:+.3f} to {row.ci95[1]:+.3f}",
         "p": p_value,
@@ -180,7 +257,7 @@ def _list(names: Collection[str]) -> str:
 
 def _check_metrics(options: argparse.Namespace, results: Sequence[dict[str, Any]]) -> None:
     """A metric must be defined on a benchmark at hand, and on each that was named; the protocol's refusals count."""
-    names = options.benchmark or sorted({r["benchmark"] for r in results if r["metric"]})
+    names = options.benchmark or sorted({r["benchmark"] for r in results} - {None})
     for metric in options.metric:
         refusals = []
         for benchmark in (known_benchmarks()[name] for name in names if name in known_benchmarks()):

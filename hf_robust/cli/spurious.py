@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,18 @@ from typing import TYPE_CHECKING, Any
 from .display import DATA_HELP, command, console_of, folder
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ..spurious.alpha_files import StoredPCA
     from ..spurious.training import Training
+    from ..spurious.visualise import Visualisation
 
 KEEP = 128  # components a class in a file; the published lists name none beyond the 50th
 _EXAMPLE_FIT = "hf-robust neural-pca fit --run RUNS --classes 309 n04399382 --out components"
+_EXAMPLE_SHOW = (
+    "hf-robust neural-pca show --components components --run RUNS --imagenet-train FOLDER --model timm/resnet50 "
+    "--out pages"
+)
 _EXAMPLE_SPUFIX = "hf-robust spufix fit --run RUNS --alphas components --components published --out fix.safetensors"
 _EXAMPLE_EXPORT = "hf-robust spufix export --spufix fix.safetensors --model timm/resnet50 --out corrected"
 
@@ -31,6 +40,9 @@ def add_neural_pca(commands: Any) -> None:
         help="components a class, the others summed up in one; 0 keeps all (%(default)s)",
     )  # fmt: skip
     parser.add_argument("--out", type=folder, required=True, metavar="DIR")
+    text = "write a page and a contact sheet for each class: what its components respond to"
+    parser = command(actions, "show", show_components, text, _EXAMPLE_SHOW)
+    _show_options(parser)
 
 
 def add_spufix(commands: Any) -> None:
@@ -72,6 +84,24 @@ def _training_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--data", type=folder, metavar="DIR", help=DATA_HELP)
 
 
+def _show_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--components", type=folder, required=True, metavar="DIR", help="what `neural-pca fit` wrote")
+    parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="the run that they were fitted to")
+    parser.add_argument("--classes", nargs="+", metavar="C", help="ImageNet-1k indices or WordNet ids (default: all)")
+    parser.add_argument("--out", type=folder, required=True, metavar="DIR")
+    where = parser.add_argument_group("the training pictures, to show them")
+    where.add_argument("--imagenet-train", metavar="FOLDER_OR_REPO", help="in folders named by WordNet id")
+    where.add_argument("--data", type=folder, metavar="DIR", help=DATA_HELP)
+    seen = parser.add_argument_group("pictures made to raise a component, by the model that the components belong to")
+    seen.add_argument("--model", metavar="M", help="without it only training pictures are shown")
+    seen.add_argument("--checkpoint", type=Path, metavar="FILE", help="its weights, where they are not the published")
+    seen.add_argument(
+        "--first", type=int, metavar="N", help="visualise the first N components of a class only (default: all stored)"
+    )
+    seen.add_argument("--steps", type=int, default=200, metavar="N", help="of the ascent (%(default)s)")
+    seen.add_argument("--radius", type=float, default=30.0, metavar="R", help="l2 distance from grey (%(default)g)")
+
+
 def fit_components(options: argparse.Namespace) -> int:
     """Write the neural PCA of the wanted classes."""
     from ..spurious.alpha_files import fit_classes
@@ -83,6 +113,72 @@ def fit_components(options: argparse.Namespace) -> int:
         written = fit_classes(training, classes, options.out, keep=options.keep or None, meter=meter)
     print(f"{training.plan['model']}: {len(classes)} classes in {options.out}, {written} of them new")
     return 0
+
+
+def show_components(options: argparse.Namespace) -> int:
+    """Write the page and the contact sheet of each class."""
+    from ..spurious.alpha_files import read_class
+    from ..spurious.components import class_index
+    from ..spurious.sheets import classes_in, sheet_of, write_sheet
+    from ..spurious.training import open_training
+
+    if options.first is not None and options.first < 1:
+        raise ValueError(f"expected --first of at least 1, got {options.first}: leave it out for all components")
+    training, read = open_training(options.run), _pictures(options)
+    visualise = _visualiser(options)
+    wanted = options.classes and [class_index(name) for name in options.classes]
+    for index in wanted or classes_in(options.components):
+        stored = read_class(options.components, index)
+        candidates = range(len(stored.pca.components) - stored.pca.remainder)[: options.first]
+        sheet = sheet_of(training, stored, candidates, visualise, read)
+        page, picture = write_sheet(options.out, index, sheet)
+        lacking = f"; {sheet.lacking} examples are not on this machine: give --imagenet-train" if sheet.lacking else ""
+        print(f"{sheet.name}: {len(sheet.components)} components in {page} and {picture.name}{lacking}")
+    return 0
+
+
+def _visualiser(options: argparse.Namespace) -> Callable[[StoredPCA, Sequence[int]], Sequence[Visualisation]]:
+    """What makes the pictures of a class; none without --model."""
+    if options.model is None:
+        if options.checkpoint is not None:
+            raise ValueError("expected --model beside --checkpoint, got the checkpoint alone: name the architecture")
+        return lambda stored, components: ()
+    from ..models import load_model
+    from ..spurious.visualise import visualise
+
+    model = load_model(options.model, checkpoint=options.checkpoint)
+
+    def visualised(stored: StoredPCA, components: Sequence[int]) -> Sequence[Visualisation]:
+        with _classes_of(f"components of class {stored.facts['class']}") as meter:
+            return visualise(model, stored, components, radius=options.radius, steps=options.steps, meter=meter)
+
+    return visualised
+
+
+def _pictures(options: argparse.Namespace) -> Callable[[str, str | None], Image | None]:
+    """Reads a training picture by id, if its bytes have the given SHA-256; None for what is not on this machine."""
+    from ..data import MissingDataError, PictureError, decode, open_rows
+
+    try:
+        rows = open_rows("imagenet-train", built=options.data, place=options.imagenet_train)
+    except MissingDataError:
+        if options.data is not None or options.imagenet_train is not None:
+            raise
+        return lambda key, sha256: None
+    places = {key: i for i, key in enumerate(rows.table.ids)}
+
+    def read(key: str, sha256: str | None) -> Image | None:
+        if key not in places:
+            return None
+        content = rows.read(places[key])
+        if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+            return None
+        try:
+            return decode(content)
+        except PictureError:
+            return None
+
+    return read
 
 
 def fit_correction(options: argparse.Namespace) -> int:

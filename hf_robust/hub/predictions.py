@@ -27,6 +27,7 @@ from ..predictions.read import HEADS_FOLDER, LABEL_SPACE_FILE, read_label_space
 from ..report.tables import escape
 from . import network
 from .merging import Pending, metadata, with_entry, with_section
+from .patience import check_repo_name
 
 MANIFEST = "manifest.sha256"
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
@@ -223,8 +224,9 @@ def pending(place: Path, repo: str) -> tuple[tuple[Parcel, ...], Pending]:
     Files of these runs that are on the Hub and not here any more go; other runs in the repo stay.
     Errors as in `parcels`, and HubError where the repo cannot be looked at.
     """
+    check_repo_name(repo)
+    runs = parcels(place)  # before the network: what is wrong here needs no Hub
     remote = network.look(repo, repo_type="dataset")
-    runs = parcels(place)
     old = None
     if "README.md" in remote.files:
         old = network.read_file(repo, "README.md", repo_type="dataset", revision=remote.head).decode("utf-8-sig")

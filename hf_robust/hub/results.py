@@ -23,6 +23,7 @@ from ..scoring import results_of_run
 from ..scoring.compare import run_of
 from . import network
 from .merging import Pending, dumped, loaded, metadata, with_entry, with_section
+from .patience import check_repo_name
 
 TOOL = "hf-robust"
 EVAL_RESULTS = ".eval_results"
@@ -62,6 +63,8 @@ def publication(
     Raises LookupError where there is not exactly one run, and ValueError for miniatures, for a report of other numbers,
     and, unless allow_incomplete, where a row failed, is incomplete or of a subset: each with its reason.
     """
+    if predictions is not None:
+        check_repo_name(predictions)
     run = run_of(place)
     rows = tuple(_public(row, run) for row in results_of_run(run, benchmarks) if not _is_fit(row, benchmarks))
     if not rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import re
+import struct
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 # First found wins; the averaged weights are the ones that a training run publishes.
 _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model")
+
+# What an unpickler stops with that meets bytes of anything else.
+_JUNK = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, TypeError, ValueError, struct.error)
 
 
 def read_state(path: Path) -> State:
@@ -82,7 +86,7 @@ def _pickle(path: Path) -> object:
             f"checkpoint {path}: it holds more than tensors, and loading it would run code ({code[1]}): refused; save "
             "model.state_dict() alone, best as safetensors"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, IndexError) as error:
+    except (*_JUNK, RuntimeError, OSError) as error:
         first = (str(error).splitlines() or [""])[0][:200]
         raise ModelError(f"checkpoint {path}: not a readable PyTorch file ({type(error).__name__}: {first})") from error
 

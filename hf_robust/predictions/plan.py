@@ -81,6 +81,8 @@ class SourcePlan:
             parts = tuple((int(i), int(n), str(f)) for i, n, f in values["parts"])
         except (TypeError, ValueError) as error:
             raise DamagedError(_damaged(folder / SOURCE_FILE, f"parts that cannot be read ({error})")) from error
+        if not is_texts(values["differences"]):
+            raise DamagedError(_damaged(folder / SOURCE_FILE, "differences that are no list of texts"))
         known = {field.name: values[field.name] for field in fields(cls)}
         return cls(**{**known, "differences": tuple(values["differences"]), "parts": parts})
 
@@ -112,7 +114,9 @@ def read_json(path: Path, names: Sequence[str] = ()) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedError(_damaged(path, "nothing")) from error
-    except ValueError as error:  # no JSON, or no text at all
+    except IsADirectoryError as error:
+        raise DamagedError(_damaged(path, "a folder")) from error
+    except (ValueError, RecursionError) as error:  # no JSON, or no text at all
         raise DamagedError(_damaged(path, f"no JSON ({error})")) from error
     if not isinstance(values, dict):
         raise DamagedError(_damaged(path, f"a {type(values).__name__}"))
@@ -120,6 +124,11 @@ def read_json(path: Path, names: Sequence[str] = ()) -> dict[str, Any]:
     if missing:
         raise DamagedError(_damaged(path, f"an object without {', '.join(missing)}"))
     return values
+
+
+def is_texts(value: Any) -> bool:
+    """Whether a value of a record is a list of texts."""
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _damaged(path: Path, got: str) -> str:

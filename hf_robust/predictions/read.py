@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ..labels import LabelSpace
 from ..metrics import log_sum_exp
 from ..schema import EMBEDDINGS, ERROR, FEATURES, ID, IMAGE_SHA256, LABELS, LOGITS, OUTPUT_COLUMNS, Outputs
 from .parts import part_path, present_parts
-from .plan import PLAN_FILE, DamagedError, SourcePlan, read_json, write_json
+from .plan import PLAN_FILE, DamagedError, SourcePlan, is_texts, read_json, write_json
 
 LABEL_SPACE_FILE = "label_space.json"
 HEADS_FOLDER = "heads"
@@ -62,6 +62,11 @@ def write_label_space(run: Path, space: LabelSpace) -> None:
 def read_label_space(run: Path) -> LabelSpace:
     """The classes of the output columns of a run."""
     values = read_json(run / LABEL_SPACE_FILE, ["name", "wnids"])
+    if not isinstance(values["name"], str) or not is_texts(values["wnids"]):
+        raise DamagedError(
+            f"expected a name and WordNet ids in {run / LABEL_SPACE_FILE}, got others: "
+            "run `evaluate` again, which writes that file anew"
+        )
     space = LabelSpace(values["name"], tuple(values["wnids"]))
     plan = run / PLAN_FILE
     if plan.is_file() and read_json(plan, ["label_space"])["label_space"] != label_space_hash(space):
@@ -93,11 +98,24 @@ def has_head(run: Path, name: str) -> bool:
 
 
 def read_head(run: Path, name: str) -> HeadWeights | None:
-    """The stored head of that name; None where the run has none."""
+    """The stored head of that name; None where the run has none, DamagedError where it cannot be read."""
     if not has_head(run, name):
         return None
-    with safe_open(_head_file(run, name), framework="numpy") as file:
-        return HeadWeights(file.get_tensor("weight"), file.get_tensor("bias"))
+    path = _head_file(run, name)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            head = HeadWeights(file.get_tensor("weight"), file.get_tensor("bias"))
+    except (SafetensorError, OSError) as error:
+        raise DamagedError(_no_head(path, f"a file that cannot be read ({error})")) from error
+    if head.weight.ndim != 2 or head.bias.shape != head.weight.shape[:1]:
+        raise DamagedError(_no_head(path, f"shapes {head.weight.shape} and {head.bias.shape}"))
+    if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
+        raise DamagedError(_no_head(path, "values that are not finite"))
+    return head
+
+
+def _no_head(path: Path, got: str) -> str:
+    return f"expected the linear head that `evaluate` wrote in {path}, got {got}: remove the file and run again"
 
 
 def _head_file(run: Path, name: str) -> Path:

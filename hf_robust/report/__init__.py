@@ -21,6 +21,8 @@ from .terminal import show
 
 __all__ = ["Baseline", "Places", "as_document", "published", "show", "write", "write_report"]
 
+_NOT_IN_HTML = dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "\ufffd")  # whatever a name holds
+
 
 def as_document(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The content of results.json: {"schema_version": 1, "results": [...]}, results in one fixed order.
@@ -80,7 +82,7 @@ def write_report(
             old.unlink()
     for name, content in plots.items():
         _put(out / "plots" / name, content)
-    _put(out / "report.html", page.encode())
+    _put(out / "report.html", page.translate(_NOT_IN_HTML).encode(errors="replace"))
     return out
 
 

@@ -87,7 +87,7 @@ def number(value: float, metric: str) -> str:
 
 def unit(metric: str) -> str:
     """The unit that `number` prints in."""
-    return "% points" if metric.endswith("_drop") else "%" if is_proportion(metric) else "0–1"
+    return "% points" if metric.partition(" ")[0].endswith("_drop") else "%" if is_proportion(metric) else "0–1"
 
 
 def is_proportion(metric: str) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from ..benchmarks import Benchmark, Value
+from ..benchmarks import Benchmark, Mode, Value
 from ..benchmarks.spec import roles_of
 from ..benchmarks.views import Detection
 from ..metrics import wilson
-from ..predictions.plan import PLAN_FILE, REQUESTS, Plan, read_json
+from ..predictions.plan import PLAN_FILE, REQUESTS, DamagedError, Plan, is_texts, read_json
 from .load import Loaded, load
 from .ood import OodOptions, columns_of, detected, options_of
 from .rows import REPLICATES, Asked, Named, Result, failed, failure, protocol, result
@@ -57,6 +57,8 @@ def score(
         )
     ]
     if not failures and not found:
+        if (runs / PLAN_FILE).is_file():
+            raise LookupError(f"expected a folder of runs, got the run {runs} itself: give {runs.absolute().parent}")
         raise LookupError(f"expected runs in {runs}, got none: `hf-robust evaluate --out {runs}` writes them")
     return failures + scored
 
@@ -70,7 +72,7 @@ def _score_asked(run: Path, benchmarks: Mapping[str, Benchmark], **options: Any)
     """Every result of one run; a run whose own records are damaged is one failure."""
     try:
         plan = _plan(run)
-        requests = _records(run / REQUESTS, ["benchmark", "mode", "failure"])
+        requests = _requests(run)
     except (OSError, ValueError) as error:
         yield failure(run.name, None, None, run.name, str(error))
         return
@@ -96,6 +98,19 @@ def _records(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     return [read_json(path, names) for path in sorted(folder.glob("*.json"))]
 
 
+def _requests(run: Path) -> list[dict[str, Any]]:
+    """What was asked of a run; DamagedError where an entry is not of its kind."""
+    requests = _records(run / REQUESTS, ["benchmark", "mode", "failure"])
+    for request in requests:
+        texts = isinstance(request["benchmark"], str) and isinstance(request["failure"], str | None)
+        if not texts or request["mode"] not in get_args(Mode) or not is_texts(request.get("notes", [])):
+            raise DamagedError(
+                f"expected requests that `evaluate` wrote in {run / REQUESTS}, got one with benchmark "
+                f"{request['benchmark']!r} and mode {request['mode']!r}: remove that folder and run `evaluate` again"
+            )
+    return requests
+
+
 def asked_of(runs: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Asked]:
     """Every benchmark that was asked for in `runs`, run by run, but for those that failed and sources of fits."""
     for run in sorted(path.parent for path in runs.glob(f"*/{PLAN_FILE}")):
@@ -105,7 +120,7 @@ def asked_of(runs: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Asked]
 def asked_of_run(run: Path, benchmarks: Mapping[str, Benchmark]) -> Iterator[Asked]:
     """The same for one run."""
     plan = _plan(run)
-    for request in _records(run / REQUESTS, ["benchmark", "mode", "failure"]):
+    for request in _requests(run):
         known = benchmarks.get(request["benchmark"])
         if known is not None and not known.fit_only and request["failure"] is None:
             yield _asked(run, plan, known, request)

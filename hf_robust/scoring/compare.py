@@ -13,7 +13,7 @@ from ..benchmarks import Benchmark, Role, Value
 from ..metrics import holm, mcnemar, minimum_detectable_difference, paired_difference, paired_proportions
 from ..predictions.plan import PLAN_FILE
 from ..schema import Outputs
-from . import asked_of_run, values_of
+from . import asked_of_run, is_near_chance, values_of
 from .load import Loaded, load
 from .rows import Asked
 
@@ -29,6 +29,7 @@ class Comparison:
     p_value     two-sided, of no difference: exact McNemar for a proportion, resampling of both together else.
     p_holm      adjusted over the headline metrics of all benchmarks; None for the other metrics.
     detectable  the true difference that this many rows would find in 80 of 100 cases; None without an interval.
+    notes       what must be said beside it: rows that are a subset or not the official whole, a model near chance.
     """
 
     benchmark: str
@@ -45,6 +46,7 @@ class Comparison:
     detectable: float | None
     headline: bool
     p_holm: float | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def decided(self) -> bool:
@@ -78,7 +80,11 @@ def compare(
         if (asked.benchmark.name, asked.mode) in others
     ]
     if not pairs:
-        raise LookupError(f"expected a benchmark that both runs were asked for, got none in {first} and {second}")
+        theirs = (_asked_in(run, benchmarks) for run in (first, second))
+        raise LookupError(
+            "expected a benchmark that both runs were asked for under the same preprocessing, got none: "
+            f"{' and '.join(f'{found} in {run}' for found, run in zip(theirs, (first, second), strict=True))}"
+        )
     rows = [row for one, other in pairs for row in _compared(one, other, replicates)]
     headlines = [i for i, row in enumerate(rows) if row.headline]
     if headlines:
@@ -87,18 +93,43 @@ def compare(
     return rows
 
 
+def _asked_in(run: Path, benchmarks: Mapping[str, Benchmark]) -> str:
+    return ", ".join(f"{a.benchmark.name} ({a.mode})" for a in asked_of_run(run, benchmarks)) or "nothing to score"
+
+
 def _compared(one: Asked, other: Asked, replicates: int) -> Iterator[Comparison]:
     left, right = (load(asked.run, asked.benchmark, asked.mode) for asked in (one, other))
     roles = {role: _aligned(outputs, right, role) for role, outputs in left.roles.items() if role in right.roles}
     left = replace(left, roles={role: left.roles[role] for role in roles})
     right = replace(right, roles=roles)
+    notes = tuple(dict.fromkeys((*_notes(one, left, "A"), *_notes(other, right, "B"))))
     for first, second in zip(values_of(one, left), values_of(other, right), strict=True):
         if first.value.sampling is not None and second.value.sampling is not None:
             row = _difference(first.value, second.value, replicates)
             headline = first.metric == one.benchmark.headline and first.split in (None, "all")
             yield Comparison(
-                one.benchmark.name, one.mode, first.metric, first.split, first.value.n, headline=headline, **row
+                one.benchmark.name,
+                one.mode,
+                first.metric,
+                first.split,
+                first.value.n,
+                headline=headline,
+                notes=notes,
+                **row,
             )
+
+
+def _notes(asked: Asked, loaded: Loaded, letter: str) -> Iterator[str]:
+    """What holds for the rows stands once for both runs; what holds for a model says which."""
+    if asked.plan["limit"] is not None:
+        yield f"subset: --limit {asked.plan['limit']}"
+    for texts in loaded.lacks.values():
+        yield from texts
+    gate = asked.benchmark.gate(
+        asked.benchmark.view.of(loaded.roles, None if loaded.zero_shot else asked.benchmark.mask)
+    )
+    if is_near_chance(gate):
+        yield f"{letter} is near chance on clean pictures ({gate.value:.1%} of {gate.n}): its numbers say nothing"
 
 
 def _aligned(outputs: Outputs, other: Loaded, role: Role) -> Outputs:

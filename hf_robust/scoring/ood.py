@@ -23,6 +23,8 @@ from .rows import Asked, Named
 FIT_SOURCE = "imagenet-train"
 _SAME = ("weights", "label_space", "prompts", "dtype")  # what two runs must share for one to be fitted on the other
 
+_CORRECTION = ("spufix", "spufix_strength")  # the same; plans of older versions lack them
+
 
 @dataclass(frozen=True)
 class OodOptions:
@@ -118,7 +120,7 @@ def _fit_folder(asked: Asked, place: Path, rule: str) -> Path:
         folders = [source_folder(run, FIT_SOURCE, rule) for run in runs]
     plans = [read_json(run / PLAN_FILE, _SAME) for run in runs]
     for folder, plan in zip(folders, plans, strict=True):
-        if is_source_folder(folder) and all(plan[name] == asked.plan[name] for name in _SAME):
+        if is_source_folder(folder) and all(plan.get(name) == asked.plan.get(name) for name in (*_SAME, *_CORRECTION)):
             return folder
     raise LookupError(
         f"expected predictions of {FIT_SOURCE} by the same model under the rule {rule!r} in {place}, got none: "

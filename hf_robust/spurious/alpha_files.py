@@ -60,8 +60,9 @@ def read_facts(path: Path, form: str) -> dict[str, Any]:
         raise ValueError(f"expected a file of the form {form!r} at {path}, got one that cannot be read: {error}") from (
             error
         )
-    if facts.get("form") != form:
-        raise ValueError(f"expected a file of the form {form!r} at {path}, got {facts.get('form', 'another')!r}")
+    found = facts.get("form", "another") if isinstance(facts, dict) else "another"
+    if found != form:
+        raise ValueError(f"expected a file of the form {form!r} at {path}, got {found!r}")
     return dict(facts)
 
 

@@ -40,6 +40,10 @@ def read_components(place: str | Path) -> Components:
         raise FileNotFoundError(
             f"expected a component list, or {PUBLISHED!r}, got no file at {str(path)!r}: check --components"
         ) from error
+    except IsADirectoryError as error:
+        raise ValueError(f"expected a file with a component list, got the folder {str(path)!r}: name the file") from (
+            error
+        )
     except ValueError as error:
         raise ValueError(f"expected JSON in {path}, got something else ({error}): write it as {{class: [0, 2]}}") from (
             error
@@ -56,7 +60,7 @@ def class_index(name: str) -> int:
     known = imagenet_1k_index()
     if name in known:
         return known[name]
-    if name.isdigit() and int(name) < len(known):
+    if name.isascii() and name.isdigit() and int(name) < len(known):
         return int(name)
     raise ValueError(f"expected an ImageNet-1k index or WordNet id, got {name!r}: such as 850 or n04399382")
 

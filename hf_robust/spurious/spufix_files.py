@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from ..labels import imagenet_1k
 from ..schema import Outputs
@@ -113,11 +113,33 @@ def read_spufix(path: Path) -> FittedSpuFix:
     if not path.is_file():
         raise FileNotFoundError(f"expected a file that `hf-robust spufix fit` wrote, got {str(path)!r}: no file")
     facts = read_facts(path, _FORMAT)
-    with safe_open(path, framework="numpy") as file:
-        arrays = {name: file.get_tensor(name) for name in (*_ARRAYS, "fit_ids", "fit_images")}
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in (*_ARRAYS, "fit_ids", "fit_images")}
+    except SafetensorError as error:
+        raise ValueError(f"expected every array of a correction in {path}, got another file: {error}") from error
+    _check(path, arrays, facts)
     fix = SpuFix(**{name: arrays[name] for name in _ARRAYS}, width=int(facts["width"]))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return FittedSpuFix(fix, facts, arrays["fit_ids"], arrays["fit_images"], digest)
+
+
+def _check(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
+    """ValueError where arrays and facts do not fit together: an edited file must not correct anything."""
+    rows, width = len(arrays["outputs"]), facts.get("width")
+    shape = arrays["matrix"].shape
+    wrong = [name for name in ("model", "weights", "head") if not isinstance(facts.get(name), str)]
+    if not isinstance(width, int) or ((arrays["outputs"] < 0) | (arrays["outputs"] >= width)).any():
+        wrong.append("outputs")
+    if len(shape) != 2 or shape[0] != rows or arrays["directions"].shape != shape:
+        wrong.append("matrix and directions")
+    wrong += [name for name in ("outputs", "components", "offset") if arrays[name].shape != (rows,)]
+    wrong += [n for n in ("matrix", "offset", "directions") if not np.isfinite(arrays[n]).all()]
+    if wrong:
+        raise ValueError(
+            f"expected a whole correction in {path}, got {', '.join(dict.fromkeys(wrong))} that do not fit: "
+            "the file was edited; hf-robust spufix fit writes it anew"
+        )
 
 
 def _text_hash(text: str) -> str:
