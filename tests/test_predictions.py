@@ -32,7 +32,7 @@ from hf_robust.predictions.parts import (
     remove_leftovers,
     write_part,
 )
-from hf_robust.predictions.plan import Plan, PlanError, SourcePlan, canonical, settle
+from hf_robust.predictions.plan import DamagedError, Plan, PlanError, SourcePlan, canonical, settle
 from hf_robust.predictions.read import (
     HeadWeights,
     pad,
@@ -395,3 +395,13 @@ def test_a_head_that_was_not_stored_is_none(tmp_path: Path) -> None:
 def test_labels_are_padded_to_the_longest_row() -> None:
     assert pad([]).shape == (0, 1)
     assert pad([[]]).tolist() == [[-1]]
+
+
+def test_a_head_whose_values_were_changed_is_not_used(tmp_path: Path) -> None:
+    write_heads(tmp_path, {"classifier": HeadWeights(np.ones((2, 3), np.float32), np.zeros(2, np.float32))})
+    path = tmp_path / "heads" / "classifier.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1  # the last bit of a value: the file is still one that can be read
+    path.write_bytes(content)
+    with pytest.raises(DamagedError, match="got other values than were written: remove the file and run again"):
+        read_head(tmp_path, "classifier")

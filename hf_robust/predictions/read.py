@@ -88,7 +88,7 @@ def write_heads(run: Path, heads: Mapping[str, HeadWeights]) -> None:
     for name, head in heads.items():
         tensors = {"weight": np.ascontiguousarray(head.weight), "bias": np.ascontiguousarray(head.bias)}
         temporary = _head_file(run, name).with_suffix(f".{socket.gethostname()}.{os.getpid()}.tmp")
-        save_file(tensors, temporary)
+        save_file(tensors, temporary, metadata={"sha256": _head_hash(head)})
         temporary.replace(_head_file(run, name))
 
 
@@ -105,13 +105,24 @@ def read_head(run: Path, name: str) -> HeadWeights | None:
     try:
         with safe_open(path, framework="numpy") as file:
             head = HeadWeights(file.get_tensor("weight"), file.get_tensor("bias"))
+            written = (file.metadata() or {}).get("sha256")
     except (SafetensorError, OSError) as error:
         raise DamagedError(_no_head(path, f"a file that cannot be read ({error})")) from error
     if head.weight.ndim != 2 or head.bias.shape != head.weight.shape[:1]:
         raise DamagedError(_no_head(path, f"shapes {head.weight.shape} and {head.bias.shape}"))
     if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
         raise DamagedError(_no_head(path, "values that are not finite"))
+    if written != _head_hash(head):
+        raise DamagedError(_no_head(path, "other values than were written"))
     return head
+
+
+def _head_hash(head: HeadWeights) -> str:
+    digest = hashlib.sha256()
+    for values in (head.weight, head.bias):
+        digest.update(f"{values.dtype.str}:{values.shape}:".encode())
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
 
 
 def _no_head(path: Path, got: str) -> str:
