@@ -106,3 +106,11 @@ def test_features_and_head_are_restricted_to_the_protocols_classes(tmp_path: Pat
     results = score(tmp_path, benchmarks(), allow_chance=True, ood=options_of(["react", "scale"], None), replicates=0)
     assert "imagenet-train" in rows_of(results, "react")["aupr"]["reason"]
     assert 0 < rows_of(results, "scale")["aupr"]["value"] <= 1
+
+
+def test_a_fit_source_without_the_protocols_classes_is_a_row_with_that_reason(tmp_path: Path) -> None:
+    other = sorted(set(range(1000)) - set(MASK))[:5]
+    run_with(tmp_path, Source("imagenet-train", [[k] for k in other], outputs(2, 5, 3.0)))
+    options = options_of(["kl_matching"], None)
+    row = rows_of(score(tmp_path, benchmarks(), allow_chance=True, ood=options, replicates=0), "kl_matching")["aupr"]
+    assert "expected fit rows of the protocol's classes" in row["reason"]

@@ -130,7 +130,10 @@ def _fit_folder(asked: Asked, place: Path, rule: str) -> Path:
 
 def _fit_rows(asked: Asked, folder: Path, one: ood_scores.Score, mask: Collection[int] | None) -> Outputs:
     extra = () if one.needs == LOGITS else (_stored(asked, one.needs),)
-    return read_source(folder, mask, extra=extra).outputs  # of the protocol's classes: a fifth of the training set
+    rows = read_source(folder, mask, extra=extra).outputs  # of the protocol's classes: a fifth of the training set
+    if not len(rows):
+        raise LookupError(f"expected fit rows of the protocol's classes in {folder}, got none: fit on other pictures")
+    return rows
 
 
 def options_of(names: Sequence[str], fit_on: Path | None) -> OodOptions:
