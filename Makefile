@@ -14,7 +14,7 @@ help:
 	@echo "make demo      install what the demo needs and run it; the report lands in demo-output/"
 	@echo "make test      run every test that is not marked slow"
 	@echo "make test-all  run the slow tests too (make test-slow runs only those)"
-	@echo "make test-pages  the pages of the metric Spaces in a headless browser (gradio needs an older pillow: $(PAGES_VENV))"
+	@echo "make test-pages  the pages of metrics and reviews in a headless browser (gradio needs an older pillow: $(PAGES_VENV))"
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy --strict on the package"
 	@echo "make clean     remove $(VENV) and everything that was built"
@@ -44,7 +44,7 @@ $(PAGES_VENV)/.ready: pyproject.toml
 	@touch $@
 
 test-pages: install-pages
-	$(PAGES_VENV)/bin/python -m pytest -q tests/test_hub_spaces.py -m pages
+	$(PAGES_VENV)/bin/python -m pytest -q tests/test_hub_spaces.py tests/test_review_page.py -m pages
 
 lint: install
 	$(BIN)/python -m ruff check .

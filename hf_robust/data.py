@@ -5,22 +5,30 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from . import builders
-from .builders.base import fingerprint
+from .builders.archive import IMAGE_SUFFIXES
+from .builders.base import FORMATS, fingerprint
 from .builders.cache import RECORD
+from .labels import imagenet_1k_index
 from .predictions.parts import RowTable
 from .schema import FILE_NAME, GROUP_COLUMNS, IMAGE, IMAGENET_1K, SHA256, image_id
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+Exif = Literal["ignore", "apply"]
+
 VALIDATION, TRAIN = "imagenet-val", "imagenet-train"
+_ORIENTATION = 0x0112  # the EXIF tag
 FLAGS = {VALIDATION: "--imagenet-val", TRAIN: "--imagenet-train"}  # ImageNet's own sets, cut by class
 
 
@@ -77,25 +85,64 @@ def _stratified(table: RowTable, limit: int, seed: int, *, at_least_one: bool) -
     return sorted(i for _, _, i in sorted(ranked)[:limit])
 
 
-def decode(data: bytes) -> Image:
-    """The picture as RGB pixels, EXIF orientation not applied (as published); PictureError says what is wrong."""
+def decode(data: bytes, *, exif: Exif = "ignore") -> Image:
+    """The picture as RGB pixels, the first of an animation; PictureError says what is wrong.
+
+    exif  "ignore" leaves the pixels as they are stored, as the published evaluations do; "apply" turns and mirrors them
+          as their EXIF orientation says, where there is one that can be read.
+    """
     from PIL import Image as Pillow
-    from PIL import UnidentifiedImageError
+    from PIL import ImageFile, UnidentifiedImageError
 
     try:
-        with Pillow.open(io.BytesIO(data)) as image:
+        with Pillow.open(io.BytesIO(data), formats=FORMATS) as image:
             # not by Pillow's warning: filters of warnings belong to the whole process, and threads decode at once
             if Pillow.MAX_IMAGE_PIXELS is not None and image.width * image.height > Pillow.MAX_IMAGE_PIXELS:
                 raise PictureError(
                     f"{image.width} x {image.height} pixels, more than the {Pillow.MAX_IMAGE_PIXELS} that are safe"
                 )
-            return image.convert("RGB")
+            ImageFile.LOAD_TRUNCATED_IMAGES = (
+                False  # a model's file may have set it: half a picture would pass as whole
+            )
+            return _rgb(image if exif == "ignore" else _upright(image))
     except PictureError:
         raise
     except UnidentifiedImageError as error:  # its own text holds a memory address, other in every process
         raise PictureError("no picture format that Pillow knows") from error
     except Exception as error:  # Pillow's decoders raise whatever a broken file makes them raise
         raise PictureError(f"{type(error).__name__}: {error}") from error
+
+
+def _rgb(image: Image) -> Image:
+    """Pillow's own RGB, but for deep grey values, which it cuts off at 255: a 16-bit photo would become white."""
+    from PIL import Image as Pillow
+
+    if image.mode.startswith("I;16"):
+        image = Pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # as Pillow does with 16-bit colour
+    elif image.mode in ("I", "F"):
+        values = np.asarray(image)
+        low, high = values.min(), values.max()
+        if not (low >= 0 and high <= 255):
+            raise PictureError(f"grey values from {low:g} to {high:g}, which no 8-bit picture stands for")
+    elif image.mode == "P":
+        image.info.pop("transparency", None)  # changes no pixel of RGB, but warns
+    return image.convert("RGB")
+
+
+def _upright(image: Image) -> Image:
+    """The picture as its EXIF orientation wants it seen; as it is where that says nothing that can be read."""
+    from PIL.Image import Transpose
+
+    turns = {
+        2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90,
+    }  # fmt: skip
+    image.load()  # Pillow turns a TIFF by itself here, and then no longer names its orientation
+    try:
+        turn = turns.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # a broken block of EXIF raises whatever it likes, and spoils no pixel
+        return image
+    return image if turn is None else image.transpose(turn)
 
 
 def open_rows(dataset: str, *, built: Path | None = None, place: str | None = None, repo: str | None = None) -> Rows:
@@ -118,6 +165,32 @@ def open_rows(dataset: str, *, built: Path | None = None, place: str | None = No
     return _from_splits(dataset, found.load(), complete=found.complete, differences=found.differences)
 
 
+def open_folder(folder: Path) -> Rows:
+    """The pictures below a folder that need be no data set, read in place, hidden files left out, sorted by path.
+
+    Their name is that of the folder with a hash of paths and sizes. A picture whose folder is named by one of the 1,000
+    WordNet ids has that label, any other has none. Raises MissingDataError where there are no pictures.
+    """
+    files = [
+        (path.relative_to(folder).as_posix(), path.stat().st_size)
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
+    ]
+    files = [(name, size) for name, size in files if not any(part.startswith(".") for part in name.split("/"))]
+    if not files:
+        raise MissingDataError(f"expected a folder with pictures, got none in {folder}; check the path")
+    index = imagenet_1k_index()
+    wnids = [Path(name).parent.name for name, _ in files]
+    table = RowTable(
+        tuple(name for name, _ in files),
+        tuple(str(size) for _, size in files),
+        tuple((index[wnid],) if wnid in index else () for wnid in wnids),
+    )
+    stem = re.sub(r"[^A-Za-z0-9-]+", "-", folder.resolve().name).strip("-") or "pictures"
+    digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
+    return Rows(f"{stem}-{digest}", table, lambda i: (folder / files[i][0]).read_bytes())
+
+
 def _in_place(dataset: str, folder: Path) -> Rows:
     files = builders.image_folder(folder)
     if not files:
@@ -137,7 +210,8 @@ def _from_splits(dataset: str, splits: Any, *, complete: bool, differences: tupl
     whole = concatenate_datasets([splits[name] for name in splits])
     whole = whole.cast_column(IMAGE, ImageFeature(decode=False))
     plain = whole.remove_columns(IMAGE)
-    groups = {name: _group(plain, name) for name in GROUP_COLUMNS.get(dataset, ())}
+    known = dict.fromkeys(name for columns in GROUP_COLUMNS.values() for name in columns)
+    groups = {name: _group(plain, name) for name in known if name in plain.column_names}
     names = plain[FILE_NAME][:]
     table = RowTable(
         tuple(image_id(name) for name in names),

@@ -83,7 +83,8 @@ def dataset_features(name: str, classes: Sequence[str]) -> datasets.Features:
     return Features({IMAGE: Image(), **own.get(name, {"label": label}), **shared})
 
 
-# Columns of a built data set that travel into the predictions table, so that scoring needs no images.
+# Columns of a built data set that travel into the predictions table, so that scoring needs no images; a regenerated set
+# has those of the set it follows.
 GROUP_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "imagenet-o": ("confused_with",),
     "spurious-imagenet": ("spurious_class", "component"),

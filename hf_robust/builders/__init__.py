@@ -11,17 +11,18 @@ from pathlib import Path
 
 from . import base, imagenet_a, imagenet_d, imagenet_o, imagenet_val, spurious_imagenet
 from .archive import Archive, open_archive
-from .cache import Built, building, cache_root, find, install, installed, remove
+from .cache import Built, building, cache_root, damaged, find, install, installed, remove
 from .download import OFFICIAL, local_source
 from .errors import BuildError
 from .folder import image_folder
 from .hub import SCHEME, hub_archive
 from .recipe import Recipe
+from .regenerated import build_regenerated
 from .verify import MANIFEST, Verified, build_at, verify_build, verify_pictures
 
 __all__ = [
-    "MANIFEST", "NAMES", "OFFICIAL", "BuildError", "Built", "Verified", "build", "build_at", "find", "image_folder",
-    "installed", "remove", "verify_build", "verify_pictures",
+    "MANIFEST", "NAMES", "OFFICIAL", "BuildError", "Built", "Verified", "build", "build_at", "build_regenerated",
+    "damaged", "find", "image_folder", "installed", "remove", "verify_build", "verify_pictures",
 ]  # fmt: skip
 
 # A new data set is one module with its recipe and one line here, or an entry point in the group hf_robust.builders.

@@ -108,7 +108,7 @@ def _checked(found: Iterable[tuple[str, int, int]], source: Path) -> tuple[Membe
         path = _normalised(raw, source)
         if path in members:
             raise BuildError(f"expected each member once, got {path!r} twice in {source.name}; take an intact archive")
-        if size > MAX_MEMBER:
+        if not 0 <= size <= MAX_MEMBER:
             raise BuildError(
                 f"expected members of at most {MAX_MEMBER // MIB} MiB, got {path!r} with {size:,} bytes in "
                 f"{source.name}; take the official archive"
@@ -238,7 +238,7 @@ def _open_tar(path: Path, *, nested: bool) -> Archive:
         with tarfile.open(path, "r:") as file:
             found = list(_tar_members(file, path, nested=nested))
             kind = "tar of tars" if nested and any(name.endswith(".tar") for name in file.getnames()) else "tar"
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, OverflowError, OSError) as error:  # the last: offsets that cannot be
         raise BuildError(f"expected a tar, tar.gz, zip or folder, got {path} ({error}); download it again") from error
     return slices(path, _checked(found, path), kind)
 

@@ -26,7 +26,7 @@ Chosen = list[tuple[Member, Picture]]
 
 _SHOWN = 10
 # No format that starts another program (EPS) or holds no photo; JPEG covers MPO.
-_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 
 
 @dataclass
@@ -217,7 +217,7 @@ def _row(archive: Archive, member: Member, picture: Picture, tally: Tally) -> di
     """The row of a picture, None where it cannot be read; only the header is decoded."""
     try:
         content = archive.read(member)
-        with Image.open(io.BytesIO(content), formats=_FORMATS) as header:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as header:
             width, height = header.size
     except (
         *READ_ERRORS,

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ class Built:
     complete     whether nothing differs from the official archive; `differences` says what does.
     fingerprint  SHA-256 over the (file_name, sha256) pairs, sorted: equal for equal pictures from any kind of source.
     rows         pictures, all splits together.
+    own_set      what a regenerated set is (benchmarks.derived.Derived); None for the published ones.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Built:
     differences: tuple[str, ...]
     fingerprint: str
     rows: int
+    own_set: Mapping[str, Any] | None = None
 
     def load(self) -> datasets.DatasetDict:
         """The data set, memory-mapped, by split; needs no network and no lookup."""
@@ -62,10 +64,27 @@ class Built:
 
 
 def installed(*, out: Path | None = None) -> tuple[Built, ...]:
-    """Every built data set below `out` (None: the cache of `datasets`), by name, the newest first."""
+    """Every built data set below `out` (None: the cache of `datasets`), by name, the newest first; no damaged one."""
     root = cache_root(out)
-    names = sorted(folder.name.removeprefix(_PREFIX) for folder in root.glob(f"{_PREFIX}*") if folder.is_dir())
-    return tuple(built for name in names for built in _newest_first(root, name))
+    broken = {path for _, path, _ in damaged(out=out)}
+    return tuple(built for name in _names(root) for built in _newest_first(root, name, but=broken))
+
+
+def damaged(*, out: Path | None = None) -> tuple[tuple[str, Path, str], ...]:
+    """(name, folder, what is wrong) of every build whose own record cannot be read."""
+    root = cache_root(out)
+    found = []
+    for name in _names(root):
+        for folder in _folders(root, name):
+            try:
+                _read(folder, name)
+            except BuildError as error:
+                found.append((name, folder, str(error)))
+    return tuple(found)
+
+
+def _names(root: Path) -> list[str]:
+    return sorted(folder.name.removeprefix(_PREFIX) for folder in root.glob(f"{_PREFIX}*") if folder.is_dir())
 
 
 def find(name: str, *, out: Path | None = None) -> Built:
@@ -82,10 +101,10 @@ def find(name: str, *, out: Path | None = None) -> Built:
 def remove(name: str, *, out: Path | None = None) -> int:
     """How many builds of `name` were deleted."""
     root = cache_root(out)
-    builds = _newest_first(root, name)
+    builds = [folder for folder in _folders(root, name) if (folder / RECORD).is_file() and (folder / INFO).is_file()]
     with building(root, name) as work:
-        for number, built in enumerate(builds):
-            built.path.rename(work / str(number))  # out of sight at once, so that a kill leaves no half of a data set
+        for number, folder in enumerate(builds):
+            folder.rename(work / str(number))  # out of sight at once, so that a kill leaves no half of a data set
     for folder in (_versions(root, name), _versions(root, name).parent, _versions(root, name).parent.parent):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
@@ -123,24 +142,39 @@ def building(root: Path, name: str) -> Iterator[Path]:
 def install(staged: Path, root: Path, name: str, key: str, record: dict[str, Any]) -> Built:
     """The finished folder `staged` as the newest build of `name`; equal content keeps the folder that is there."""
     target = _versions(root, name) / key
-    if _read(target, name) is None:
-        write_record(staged, record)
+    now = _later_than_any(root, name)
+    if not _is_whole(target, name):
+        write_record(staged, record, now)
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
             target.rename(staged.with_name("broken"))
         staged.rename(target)
-    write_record(target, record)
-    os.utime(target)  # load_dataset takes the folder that changed last
+    write_record(target, record, now)
+    os.utime(target, (now, now))  # load_dataset takes the folder that changed last
     built = _read(target, name)
     if built is None:
         raise LookupError(f"expected the new build at {target}, got nothing; was it removed meanwhile? build again")
     return built
 
 
-def write_record(folder: Path, record: dict[str, Any]) -> None:
+def _is_whole(folder: Path, name: str) -> bool:
+    try:
+        return _read(folder, name) is not None
+    except BuildError:
+        return False
+
+
+def _later_than_any(root: Path, name: str) -> float:
+    """The time; a little after the newest build where a clock was wrong: the last build must be the newest."""
+    times = [os.stat(folder).st_mtime for folder in _folders(root, name)]
+    times += [_built_at(folder) for folder in _folders(root, name) if _is_whole(folder, name)]
+    return max([time.time(), *(before + 1 for before in times)])
+
+
+def write_record(folder: Path, record: dict[str, Any], built_at: float) -> None:
     """Writes hf-robust.json by rename, with the time of the build."""
     partial = folder / (RECORD + ".part")
-    partial.write_text(json.dumps({**record, "built_at": time.time()}, indent=1), encoding="utf-8")
+    partial.write_text(json.dumps({**record, "built_at": built_at}, indent=1), encoding="utf-8")
     partial.replace(folder / RECORD)
 
 
@@ -148,8 +182,12 @@ def _versions(root: Path, name: str) -> Path:
     return root / f"{_PREFIX}{name}" / "default" / "1.0.0"
 
 
-def _newest_first(root: Path, name: str) -> Sequence[Built]:
-    folders = _versions(root, name).glob("*") if _versions(root, name).is_dir() else ()
+def _folders(root: Path, name: str) -> list[Path]:
+    return sorted(_versions(root, name).glob("*")) if _versions(root, name).is_dir() else []
+
+
+def _newest_first(root: Path, name: str, *, but: Collection[Path] = ()) -> Sequence[Built]:
+    folders = [folder for folder in _folders(root, name) if folder not in but]
     found = [(folder, built) for folder in folders if (built := _read(folder, name)) is not None]
     return [built for _, built in sorted(found, key=lambda pair: _built_at(pair[0]), reverse=True)]
 
@@ -168,7 +206,9 @@ def read_build(folder: Path) -> Built:
     """The build whose own folder this is."""
     record = _record(folder)
     differences = tuple(record["differences"])
-    return Built(record["name"], folder, not differences, differences, record["fingerprint"], record["rows"])
+    return Built(
+        record["name"], folder, not differences, differences, record["fingerprint"], record["rows"], record.get("set")
+    )
 
 
 def _record(folder: Path) -> dict[str, Any]:
@@ -180,5 +220,8 @@ def _record(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         whole = False
     if not whole:
-        raise BuildError(f"expected the record of a build in {folder / RECORD}, got a damaged one: remove {folder}")
+        raise BuildError(
+            f"expected the record of a build in {folder / RECORD}, got a damaged one: remove {folder}, or "
+            "run `hf-robust remove` and build again"
+        )
     return dict(record)

@@ -43,9 +43,9 @@ def reader(archive: Archive, source: Path, devkit: Path | None) -> Reading:
 def _questions(archive: Archive, member: Member, nuisance: str) -> Predictions | str:
     try:
         lines = archive.read(member).decode("utf-8-sig").splitlines()
-    except (*READ_ERRORS, UnicodeDecodeError) as error:
+        rows = list(csv.DictReader(lines, delimiter="\t"))
+    except (*READ_ERRORS, UnicodeDecodeError, csv.Error) as error:
         return f"questions/{nuisance}.csv is unreadable ({type(error).__name__})"
-    rows = list(csv.DictReader(lines, delimiter="\t"))
     if not rows or any(rows[0].get(column) is None for column in _COLUMNS):
         return f"questions/{nuisance}.csv has no tab-separated columns {', '.join(_COLUMNS)}"
     return {

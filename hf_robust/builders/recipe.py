@@ -57,6 +57,7 @@ class Recipe:
     splits      split -> official number of pictures.
     classes     official classes (folder names or WordNet ids); per_class the official number in each, if equal.
     names       of the class column, in label order; None: `classes`.
+    columns_of  data set whose columns it has, for a set that follows a published one; None: its own.
     suffixes    ending as written -> official number; empty where not published.
     tolerated   beginnings of the names of other files that the official archive holds.
     """
@@ -72,6 +73,7 @@ class Recipe:
     layout: str
     per_class: int | None = None
     names: tuple[str, ...] | None = None
+    columns_of: str | None = None
     suffixes: Mapping[str, int] = field(default_factory=dict)
     square: bool = False
     nested: bool = False
@@ -79,7 +81,7 @@ class Recipe:
 
     def features(self) -> datasets.Features:
         """The columns of the built set."""
-        return dataset_features(self.name, self.names or self.classes)
+        return dataset_features(self.columns_of or self.name, self.names or self.classes)
 
 
 def by_path(describe: Describe) -> Callable[[Archive, Path, Path | None], Reading]:

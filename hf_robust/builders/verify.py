@@ -84,7 +84,7 @@ def build_at(folder: Path) -> Built | None:
 def _read_manifest(manifest: Path) -> dict[str, str]:
     if not manifest.is_file():
         raise BuildError(f"expected a manifest at {manifest}, got none; name it with --manifest FILE")
-    lines = manifest.read_text(encoding="utf-8").splitlines()
+    lines = manifest.read_text(encoding="utf-8", errors="replace").splitlines()
     found = [_LINE.fullmatch(line) for line in lines]
     said = {match[2]: match[1] for match in found if match is not None}
     if not said or len(said) != len(lines):

@@ -10,10 +10,14 @@ from .. import __version__
 from .data import add_build, add_list, add_remove, add_verify
 from .demo import add_demo
 from .evaluate import add_evaluate
+from .health import add_distance, add_health
 from .hub import add_publish, add_setup
 from .hub_runs import add_export, add_pull
+from .regenerate import add_regenerate
 from .results import add_compare, add_report, add_score
+from .review import add_review
 from .spurious import add_neural_pca, add_spufix
+from .vqa import add_vqa
 
 INTERRUPTED = 130
 
@@ -53,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hf-robust {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     own = (add_demo, add_list, add_setup, add_build, add_verify, add_remove)
-    runs = (add_evaluate, add_score, add_compare, add_report, add_publish, add_pull, add_export)
-    for add in (*own, *runs, add_neural_pca, add_spufix):
+    runs = (add_evaluate, add_vqa, add_score, add_compare, add_report, add_publish, add_pull, add_export)
+    making = (add_neural_pca, add_spufix, add_regenerate, add_review, add_distance, add_health)
+    for add in (*own, *runs, *making):
         add(commands)
     return parser

@@ -84,11 +84,15 @@ def _benchmark_rows(options: argparse.Namespace) -> list[dict[str, str]]:
     from ..benchmarks import benchmarks
 
     built = {b.name: b for b in reversed(builders.installed(out=options.data))}  # the newest of each name stays
+    broken = {name: text for name, _, text in builders.damaged(out=options.data)}
+    for text in broken.values():
+        print(f"hf-robust: {text}", file=sys.stderr)
     rows = []
     for benchmark in benchmarks().values():
         here = built.get(benchmark.name)
-        if here is not None or not options.installed:
+        if here is not None or benchmark.name in broken or not options.installed:
             state = "no" if here is None else f"{here.rows:,} pictures{'' if here.complete else ', incomplete'}"
+            state = "DAMAGED" if benchmark.name in broken else state
             facts = {"headline": benchmark.headline, "built here": state, "what": benchmark.description}
             rows.append({"benchmark": benchmark.name, **facts})
     return rows
@@ -145,7 +149,8 @@ def _check_push(options: argparse.Namespace) -> None:
         from ..hub.patience import check_repo_name
 
         check_repo_name(options.push_to_hub)
-        publishable(options.benchmark)
+        if options.source is not None:  # a build that is here says itself what it is
+            publishable(options.benchmark)
         return
     given = {"--dry-run": options.dry_run, "--private or --public": options.private is not None}
     given |= {"--gated": options.gated is not None, "--eval-yaml": options.eval_yaml}
@@ -229,7 +234,8 @@ def remove(options: argparse.Namespace) -> int:
     """Remove a built data set."""
     from .. import builders
 
-    if options.benchmark not in {*builders.recipes(), *(b.name for b in builders.installed(out=options.out))}:
+    broken = (name for name, *_ in builders.damaged(out=options.out))
+    if options.benchmark not in {*builders.recipes(), *(b.name for b in builders.installed(out=options.out)), *broken}:
         raise LookupError(f"unknown data set {options.benchmark!r}; known: {', '.join(builders.recipes())}")
     removed = builders.remove(options.benchmark, out=options.out)
     print(

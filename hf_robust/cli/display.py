@@ -75,15 +75,16 @@ def progress_of(console: Console, *, silent: bool = False) -> Iterator[Callable[
 def _lines(console: Console, name: str, silent: bool) -> Meter:
     began = said = time.monotonic()
     first: int | None = None
+    told = 0
 
     def tick(done: int, total: int) -> None:
-        nonlocal first, said
+        nonlocal first, said, told
         first = done if first is None else first
         now = time.monotonic()
-        finished = done == total and said > began  # a short piece of work needs no line at all
+        finished = done == total > told and said > began  # a short piece of work needs no line at all
         if silent or (now - said < SECONDS_BETWEEN_LINES and not finished):
             return
-        said, speed = now, (done - first) / (now - began)
+        said, told, speed = now, done, (done - first) / (now - began)
         left = f", {(total - done) / speed / 60:.0f} min left" if speed and done < total else ""
         rate = f", {speed:.1f}/s" if speed else ""
         console.print(f"{name}: {done:,} of {total:,} pictures{rate}{left}", markup=False, highlight=False)

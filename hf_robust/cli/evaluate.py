@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .display import CHANCE_HELP, DATA_HELP, command, console_of, folder, progress_of
-from .results import benchmarks_of, print_results, scored
+from .results import benchmarks_of, own_sets, print_results, scored
 
 if TYPE_CHECKING:
     from ..benchmarks import Benchmark
@@ -27,7 +27,13 @@ def add_evaluate(commands: Any) -> None:
     example = "hf-robust evaluate --model timm/resnet50 --benchmark imagenet-a imagenet-o --imagenet-val VAL --out RUNS"
     parser = command(commands, "evaluate", evaluate, text, example)
     parser.add_argument("--model", nargs="+", required=True, metavar="M", help=_MODELS)
-    parser.add_argument("--benchmark", nargs="+", required=True, metavar="B", help="see `hf-robust list`; or `all`")
+    parser.add_argument(
+        "--benchmark",
+        nargs="+",
+        required=True,
+        metavar="B",
+        help="see `hf-robust list`; `all`; or DIR/set of `regenerate`",
+    )
     parser.add_argument("--out", type=folder, required=True, metavar="RUNS", help="folder for predictions and results")
     data = parser.add_argument_group("data")
     data.add_argument("--imagenet-val", metavar="FOLDER_OR_REPO", help="folders named by WordNet id, read in place")
@@ -36,6 +42,10 @@ def add_evaluate(commands: Any) -> None:
     data.add_argument(
         "--preprocessing", choices=("model", "published"), default="model",
         help="the model's own transform, or the one of each paper (%(default)s); named in every result",
+    )  # fmt: skip
+    data.add_argument(
+        "--exif", choices=("ignore", "apply"), default="ignore",
+        help="turn pictures as their EXIF orientation says; published evaluations do not (%(default)s)",
     )  # fmt: skip
     data.add_argument("--limit", type=int, metavar="N", help="about N pictures a set, stratified; marked subset")
     data.add_argument("--seed", type=int, default=0, help="of --limit (%(default)s)")
@@ -77,7 +87,7 @@ def evaluate(options: argparse.Namespace) -> int:
     needs = gather(
         wanted,
         options.preprocessing,
-        DataPlaces(options.data, options.imagenet_val, options.imagenet_train),
+        DataPlaces(options.data, options.imagenet_val, options.imagenet_train, _own_places(options)),
         limit=options.limit,
         seed=options.seed,
     )
@@ -92,6 +102,16 @@ def evaluate(options: argparse.Namespace) -> int:
     if world.rank != 0:
         return 0  # a launcher ends every process as soon as one fails: only the first says that a model did
     return _finish(options, runs, broken)
+
+
+def _own_places(options: argparse.Namespace) -> dict[str, Path]:
+    """Where the regenerated sets lie, by name; RUNS remembers what they are."""
+    from ..benchmarks.derived import remember
+
+    own = own_sets(options.benchmark)
+    for what, _ in own.values():
+        remember(options.out, what)
+    return {what.name: place for what, place in own.values()}
 
 
 def _processes(text: str) -> int | None:
@@ -162,6 +182,7 @@ def _run_options(options: argparse.Namespace) -> RunOptions:
         trust_remote_code=options.trust_remote_code,
         spufix=options.spufix,
         spufix_strength=options.spufix_strength,
+        exif=options.exif,
     )
 
 

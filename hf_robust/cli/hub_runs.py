@@ -71,7 +71,7 @@ def publish_results(options: argparse.Namespace) -> int:
     """Publish the results of one run, or show what would change."""
     from ..hub import results
 
-    benchmarks = known_benchmarks()
+    benchmarks = known_benchmarks(options.runs)
     this = results.publication(
         options.runs,
         benchmarks,
@@ -131,7 +131,8 @@ def export_fiftyone(options: argparse.Namespace) -> int:
     from ..report import Places
     from ..scoring.compare import run_of
 
-    asked = fiftyone.asked_in(run_of(options.runs), known_benchmarks(), options.benchmark, options.preprocessing)
+    known = known_benchmarks(options.runs)
+    asked = fiftyone.asked_in(run_of(options.runs), known, options.benchmark, options.preprocessing)
     places = Places(options.data, options.imagenet_val)
     done = fiftyone.export_fiftyone(asked, options.out, places=places)
     print(f"wrote {done.samples:,} samples of {asked.benchmark.name} to {done.folder}; look at them (extra fiftyone):")

@@ -16,9 +16,11 @@ from .display import CHANCE_HELP, DATA_HELP, command, console_of, folder, print_
 
 if TYPE_CHECKING:
     from ..benchmarks import Benchmark
+    from ..benchmarks.derived import Derived
     from ..scoring import Correction
     from ..scoring.compare import Comparison
 
+_CURVE = (0.25, 0.5, 0.75, 1.0)  # strengths of the trade-off, beside 0, which is the model as it is
 _COMPARED = (
     "p: exact McNemar test for accuracies, paired bootstrap for the rest; * headline metric, adjusted over the "
     "benchmarks (Holm). find: the true difference that this many pictures find in 80 of 100 cases; — where so few "
@@ -63,6 +65,10 @@ def add_report(commands: Any) -> None:
     parser.add_argument("--no-images", action="store_true", help="no thumbnails of the worst failures")
     parser.add_argument("--imagenet-val", type=folder, metavar="FOLDER", help="where thumbnails are taken from")
     parser.add_argument("--data", type=folder, metavar="DIR", help=DATA_HELP)
+    parser.add_argument(
+        "--spufix", type=Path, metavar="FILE", help="before and after this correction, and the trade-off"
+    )
+    parser.add_argument("--spufix-strength", type=float, nargs="+", metavar="X", help="from 0 to 1 (0.25 0.5 0.75 1)")
     parser.add_argument("--allow-chance", action="store_true", help=CHANCE_HELP)
 
 
@@ -77,10 +83,10 @@ def add_compare(commands: Any) -> None:
 
 def score(options: argparse.Namespace) -> int:
     """Score stored predictions and print them."""
-    from ..scoring import correction_of, failed
+    from ..scoring import failed
 
     _check_combination(options)
-    correction = correction_of(options.spufix, tuple(dict.fromkeys(options.spufix_strength or [1.0])))
+    correction = _correction(options, (1.0,))
     results = scored(options.runs, options, correction=correction)
     _check_correction(results, correction)
     if options.conventions:
@@ -93,12 +99,21 @@ def score(options: argparse.Namespace) -> int:
         _check_metrics(options, results)
         results = [r for r in results if r["metric"] in {None, *options.metric}]
     print_results(results, options.json, everything=True)
-    return 1 if failed(results) or _lacks_value(results) else 0
+    return 1 if failed(results) or _lacks_value(options, results) else 0
 
 
-def _lacks_value(results: Sequence[dict[str, Any]]) -> bool:
+def _correction(options: argparse.Namespace, strengths: Sequence[float]) -> Correction | None:
+    """The correction that was asked for at the strengths that were, `strengths` where none was named."""
+    from ..scoring import correction_of
+
+    if options.spufix_strength is not None and options.spufix is None:
+        raise ValueError("expected --spufix FILE with --spufix-strength, got none: name the correction")
+    return correction_of(options.spufix, tuple(dict.fromkeys(options.spufix_strength or strengths)))
+
+
+def _lacks_value(options: argparse.Namespace, results: Sequence[dict[str, Any]]) -> bool:
     """Whether an anomaly score or a correction that was asked for has no value on a benchmark: exit code 1."""
-    headlines = {name: benchmark.headline for name, benchmark in known_benchmarks().items()}
+    headlines = {name: benchmark.headline for name, benchmark in known_benchmarks(options.runs).items()}
     return any(
         row["value"] is None
         and (row["ood_score"] or (row["spufix"] and row["metric"] == headlines.get(row["benchmark"])))
@@ -117,8 +132,6 @@ def _check_scores(options: argparse.Namespace, results: Sequence[dict[str, Any]]
 
 def _check_combination(options: argparse.Namespace) -> None:
     """Options that would be read and then change nothing are refused."""
-    if options.spufix_strength is not None and options.spufix is None:
-        raise ValueError("expected --spufix FILE with --spufix-strength, got none: name the correction")
     if options.fit_on is not None and not options.ood_score:
         raise ValueError("expected --ood-score with --fit-on, got none: name the scores that are fitted")
     if options.fit_on is not None and not options.fit_on.is_dir():
@@ -135,7 +148,7 @@ def _conventions(options: argparse.Namespace, results: Sequence[dict[str, Any]])
     from ..scoring import failed
     from ..scoring.conventions import conventions
 
-    rows = conventions(options.runs, known_benchmarks(), allow_chance=options.allow_chance)
+    rows = conventions(options.runs, known_benchmarks(options.runs), allow_chance=options.allow_chance)
     if options.benchmark:
         _check_benchmarks(options, results)
         rows = [row for row in rows if row["benchmark"] in options.benchmark]
@@ -186,11 +199,13 @@ def report(options: argparse.Namespace) -> int:
     from ..report import Places, write_report
     from ..scoring import failed
 
-    results = scored(options.runs, options)
+    correction = _correction(options, _CURVE)
+    results = scored(options.runs, options, correction=correction)
+    _check_correction(results, correction)
     out = write_report(
         options.runs,
         options.out,
-        benchmarks=known_benchmarks(),
+        benchmarks=known_benchmarks(options.runs),
         images=not options.no_images,
         places=Places(options.data, options.imagenet_val),
         allow_chance=options.allow_chance,
@@ -203,13 +218,16 @@ def report(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     """Compare two runs and print the differences."""
     from ..scoring.compare import compare as compare_runs
-    from ..scoring.compare import run_of
+    from ..scoring.compare import left_out, run_of
 
     first, second = run_of(options.first), run_of(options.second)
-    rows = compare_runs(first, second, known_benchmarks())
+    known = known_benchmarks(first) | known_benchmarks(second)
+    rows, lacking = compare_runs(first, second, known), left_out(first, second, known)
+    for sentence in lacking:
+        print(f"hf-robust: left out: {sentence}", file=sys.stderr)
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=2, allow_nan=False))
-        return 0
+        return 1 if lacking else 0
     print(f"A = {first.name}\nB = {second.name}")
     for benchmark in dict.fromkeys(row.benchmark for row in rows):
         print(f"\n{benchmark}")
@@ -217,7 +235,7 @@ def compare(options: argparse.Namespace) -> int:
         for note in dict.fromkeys(note for row in rows if row.benchmark == benchmark for note in row.notes):
             print(_filled(f"- {note}", 2))
     print("\n" + _filled(_COMPARED))
-    return 0
+    return 1 if lacking else 0
 
 
 def _compared(row: Comparison) -> dict[str, str]:
@@ -260,7 +278,8 @@ def _check_metrics(options: argparse.Namespace, results: Sequence[dict[str, Any]
     names = options.benchmark or sorted({r["benchmark"] for r in results} - {None})
     for metric in options.metric:
         refusals = []
-        for benchmark in (known_benchmarks()[name] for name in names if name in known_benchmarks()):
+        known = known_benchmarks(options.runs)
+        for benchmark in (known[name] for name in names if name in known):
             try:
                 benchmark.measure(metric)
             except KeyError as error:
@@ -272,20 +291,42 @@ def _check_metrics(options: argparse.Namespace, results: Sequence[dict[str, Any]
 def benchmarks_of(names: Sequence[str]) -> tuple[Benchmark, ...]:
     """The benchmarks of these names; `all` stands for every one."""
     from ..benchmarks import benchmark, benchmarks
+    from ..benchmarks.derived import derive
 
     if "all" in names and len(names) > 1:
         raise ValueError("expected `all` alone or the names of benchmarks, got both: leave one out")
     if list(names) == ["all"]:
         return tuple(b for b in benchmarks().values() if not b.fit_only)
-    return tuple(benchmark(name) for name in names)
+    own = own_sets(names)
+    return tuple(derive(own[name][0]) if name in own else benchmark(name) for name in names)
 
 
-def known_benchmarks() -> dict[str, Benchmark]:
-    """Every benchmark whose predictions can be scored, the demo's miniatures among them."""
+def own_sets(names: Sequence[str]) -> dict[str, tuple[Derived, Path]]:
+    """Of the names that are folders: what the regenerated set in each is, and that folder."""
+    from .. import builders
     from ..benchmarks import benchmarks
+    from ..benchmarks.derived import from_record
+
+    found = {}
+    for name in names:
+        if name in benchmarks() or not Path(name).is_dir():
+            continue
+        sets = [built for built in builders.installed(out=Path(name)) if built.own_set is not None]
+        if not sets:
+            raise LookupError(f"expected a benchmark or the folder of a regenerated set, got {name!r} without one")
+        newest = sets[0]  # of several, the one that was made last
+        found[name] = (from_record(newest.own_set or {}), Path(name))
+    return found
+
+
+def known_benchmarks(runs: Path | None = None) -> dict[str, Benchmark]:
+    """Every benchmark whose predictions can be scored: the demo's miniatures and the regenerated sets of `runs` too."""
+    from ..benchmarks import benchmarks
+    from ..benchmarks.derived import remembered
     from ..benchmarks.miniatures import miniatures
 
-    return {**benchmarks(), **miniatures()}
+    own = {} if runs is None else {**remembered(runs), **remembered(runs.parent)}  # RUNS, or one run below it
+    return {**benchmarks(), **miniatures(), **own}
 
 
 def scored(runs: Path, options: argparse.Namespace, *, correction: Correction | None = None) -> list[dict[str, Any]]:
@@ -295,7 +336,9 @@ def scored(runs: Path, options: argparse.Namespace, *, correction: Correction | 
     from ..scoring import score as score_runs
 
     ood = options_of(getattr(options, "ood_score", ()), getattr(options, "fit_on", None))
-    results = score_runs(runs, known_benchmarks(), allow_chance=options.allow_chance, ood=ood, correction=correction)
+    results = score_runs(
+        runs, known_benchmarks(runs), allow_chance=options.allow_chance, ood=ood, correction=correction
+    )
     write(results, runs / "results")
     return results
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ..spurious.alpha_files import StoredPCA
+    from ..spurious.sheets import Locate, Visualise
     from ..spurious.training import Training
     from ..spurious.visualise import Visualisation
 
@@ -98,8 +99,13 @@ def _show_options(parser: argparse.ArgumentParser) -> None:
     seen.add_argument(
         "--first", type=int, metavar="N", help="visualise the first N components of a class only (default: all stored)"
     )
-    seen.add_argument("--steps", type=int, default=200, metavar="N", help="of the ascent (%(default)s)")
+    seen.add_argument(
+        "--steps", type=int, default=200, metavar="N", help="of the ascent (%(default)s); 0: make no pictures"
+    )
     seen.add_argument("--radius", type=float, default=30.0, metavar="R", help="l2 distance from grey (%(default)g)")
+    seen.add_argument(
+        "--gradcam", action="store_true", help="where each training picture shows the component (extra gradcam)"
+    )
 
 
 def fit_components(options: argparse.Namespace) -> int:
@@ -116,33 +122,52 @@ def fit_components(options: argparse.Namespace) -> int:
 
 
 def show_components(options: argparse.Namespace) -> int:
-    """Write the page and the contact sheet of each class."""
+    """Write the page and the contact sheet of each class, and the page that leads to them."""
     from ..spurious.alpha_files import read_class
     from ..spurious.components import class_index
-    from ..spurious.sheets import classes_in, sheet_of, write_sheet
+    from ..spurious.sheet_list import write_component_sheets
+    from ..spurious.sheets import classes_in, sheet_of, write_index, write_sheet
     from ..spurious.training import open_training
 
-    if options.first is not None and options.first < 1:
-        raise ValueError(f"expected --first of at least 1, got {options.first}: leave it out for all components")
+    _check_show(options)
     training, read = open_training(options.run), _pictures(options)
-    visualise = _visualiser(options)
+    visualise, locate = _from_model(options)
     wanted = options.classes and [class_index(name) for name in options.classes]
     for index in wanted or classes_in(options.components):
         stored = read_class(options.components, index)
         candidates = range(len(stored.pca.components) - stored.pca.remainder)[: options.first]
-        sheet = sheet_of(training, stored, candidates, visualise, read)
+        sheet = sheet_of(training, stored, candidates, visualise, read, locate=locate)
         page, picture = write_sheet(options.out, index, sheet)
+        write_component_sheets(options.out, index, sheet)
         lacking = f"; {sheet.lacking} examples are not on this machine: give --imagenet-train" if sheet.lacking else ""
         print(f"{sheet.name}: {len(sheet.components)} components in {page} and {picture.name}{lacking}")
+    print(f"all classes: {write_index(options.out)}")
     return 0
 
 
-def _visualiser(options: argparse.Namespace) -> Callable[[StoredPCA, Sequence[int]], Sequence[Visualisation]]:
-    """What makes the pictures of a class; none without --model."""
+def _check_show(options: argparse.Namespace) -> None:
+    """Options that cannot be followed are refused before anything is read."""
+    if options.first is not None and options.first < 1:
+        raise ValueError(f"expected --first of at least 1, got {options.first}: leave it out for all components")
+    if options.model is None and options.checkpoint is not None:
+        raise ValueError("expected --model beside --checkpoint, got the checkpoint alone: name the architecture")
+    if options.model is None and options.gradcam:
+        raise ValueError("expected --model beside --gradcam, got none: name the model that the components belong to")
+    if options.gradcam:
+        from ..spurious.gradcam import require_package
+
+        require_package()
+
+
+def _from_model(options: argparse.Namespace) -> tuple[Visualise, Locate]:
+    """What makes the pictures of a class, and what finds its components in pictures; neither does without --model."""
+    from ..spurious.sheets import nowhere
+
+    def nothing(stored: StoredPCA, components: Sequence[int]) -> Sequence[Visualisation]:
+        return ()
+
     if options.model is None:
-        if options.checkpoint is not None:
-            raise ValueError("expected --model beside --checkpoint, got the checkpoint alone: name the architecture")
-        return lambda stored, components: ()
+        return nothing, nowhere
     from ..models import load_model
     from ..spurious.visualise import visualise
 
@@ -152,7 +177,12 @@ def _visualiser(options: argparse.Namespace) -> Callable[[StoredPCA, Sequence[in
         with _classes_of(f"components of class {stored.facts['class']}") as meter:
             return visualise(model, stored, components, radius=options.radius, steps=options.steps, meter=meter)
 
-    return visualised
+    def located(stored: StoredPCA, component: int, pictures: Sequence[Image]) -> Sequence[Image]:
+        from ..spurious.gradcam import overlays
+
+        return overlays(model, stored, component, pictures)
+
+    return visualised if options.steps else nothing, located if options.gradcam else nowhere
 
 
 def _pictures(options: argparse.Namespace) -> Callable[[str, str | None], Image | None]:

@@ -77,6 +77,7 @@ def record(built: Built) -> dict[str, Any]:
     kept = {
         key: known.get(key) for key in ("name", "complete", "differences", "notes", "archive", "fingerprint", "rows")
     }
+    kept |= {} if built.own_set is None else {"set": dict(built.own_set)}
     return {**kept, "hf_robust": __version__}
 
 
@@ -109,7 +110,7 @@ def dataset_card(
     sections = (
         _opening(built, benchmark),
         _use(repo, splits),
-        _section("How it was made", CONSTRUCTION.get(built.name, "")),
+        _section("How it was made", _construction(built)),
         _copy(built),
         _columns(features, sizes),
         _protocol(benchmark),
@@ -123,6 +124,10 @@ def dataset_card(
     below = "\n" if old is None or KEPT not in old else old.split(KEPT, 1)[1]
     front = _dumped({**ours, **theirs})
     return f"---\n{front}---\n\n" + "\n\n".join(s for s in sections if s) + f"\n\n{KEPT}{below}"
+
+
+def _construction(built: Built) -> str:
+    return CONSTRUCTION.get(built.name, "") if built.own_set is None else str(built.own_set["made"])
 
 
 def _dumped(data: Mapping[str, Any]) -> str:
@@ -205,9 +210,11 @@ for row in load_dataset("{repo}", split="{first}", streaming=True).take(2):  # w
 
 def _copy(built: Built) -> str:
     known = record(built)
+    published = "from the authors' archive, every picture byte by byte"
+    origin = published if built.own_set is None else f"by `hf-robust regenerate {built.own_set['base']}`"
     lines = [
-        f"Made by [hf-robust](https://pypi.org/project/hf-robust/) {__version__} from the authors' archive, every "
-        f"picture byte by byte. `{MANIFEST}` holds the SHA-256 of each, `{RECORD}` what is known of the build.",
+        f"Made by [hf-robust](https://pypi.org/project/hf-robust/) {__version__} {origin}. "
+        f"`{MANIFEST}` holds the SHA-256 of each picture, `{RECORD}` what is known of the build.",
         "",
         f"- pictures: {built.rows:,}",
         f"- fingerprint (SHA-256 over the sorted pairs of file name and SHA-256): `{built.fingerprint}`",

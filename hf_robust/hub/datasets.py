@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..benchmarks import benchmarks
+from ..benchmarks.derived import derive, from_record
 from ..benchmarks.spec import Benchmark
 from ..builders import MANIFEST, Built
 from ..builders.cache import RECORD, building
@@ -42,6 +43,11 @@ class Publication:
     private: bool
     gated: bool
     unseen: str | None = None
+
+
+def benchmark_of(built: Built) -> Benchmark:
+    """What a build is as a benchmark: of the catalog, or regenerated; errors as in `publishable`."""
+    return publishable(built.name) if built.own_set is None else derive(from_record(built.own_set))
 
 
 def publishable(name: str) -> Benchmark:
@@ -81,7 +87,7 @@ def publish_dataset(
     HubError in one sentence where the Hub refuses: its head is then as before.
     """
     check_repo_name(repo)
-    benchmark = publishable(built.name)
+    benchmark = benchmark_of(built)
     if not built.complete and not allow_incomplete:
         raise ValueError(
             f"expected a complete {built.name}, got one with {len(built.differences):,} differences, the first: "

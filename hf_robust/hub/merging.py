@@ -71,6 +71,13 @@ def _is(yaml: str, wanted: Mapping[str, Any]) -> bool:
         return False
 
 
+def _reads_as(yaml: str, value: Any) -> bool:
+    try:
+        return bool(loaded(yaml) == value)
+    except ValueError:
+        return False
+
+
 def _parsed(yaml: str) -> dict[str, Any]:
     values = loaded(yaml)
     if values is None:
@@ -95,7 +102,10 @@ def dumped(value: Any) -> str:
     """YAML in the order of the entries, each list item on lines of its own."""
     import yaml
 
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10**9))
+    text = str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10**9))
+    if _reads_as(text, value):
+        return text
+    return str(yaml.safe_dump(value, sort_keys=False, width=10**9))  # a character that YAML itself takes for a line end
 
 
 def with_section(card: str, name: str, body: str) -> str:

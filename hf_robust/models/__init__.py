@@ -90,6 +90,8 @@ def _resolve(name: str) -> tuple[Loader, str]:
         raise ModelError(f"expected a model after the prefix, got {name!r}")
     if prefix in SOURCES:
         return SOURCES[prefix], argument
+    if prefix == "hf-vqa":
+        raise ModelError(f"expected a classifier, got {name!r}, which answers questions: hf-robust vqa --model {name}")
     plugins = {point.name: point for point in entry_points(group="hf_robust.models")}
     if prefix not in plugins:
         known = ", ".join(f"{p}/…" for p in sorted({*SOURCES, *plugins}))

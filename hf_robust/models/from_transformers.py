@@ -32,7 +32,7 @@ def load_transformers(request: Request) -> ImageClassifier:
     options: dict[str, Any] = {"trust_remote_code": request.trust_remote_code}
     auto = transformers.AutoModelForImageClassification
     if request.checkpoint is None:
-        module = _pretrained(transformers, auto, request)
+        module = pretrained(transformers, auto, request)
     else:
         with library_errors(request.name):
             config = transformers.AutoConfig.from_pretrained(request.argument, **options)
@@ -50,7 +50,7 @@ def load_transformers_clip(request: Request) -> ImageClassifier:
     transformers = require("transformers", "transformers", name=request.name)
     if request.checkpoint is not None:
         raise ModelError(f"{request.name} takes no --checkpoint: give a folder that save_pretrained wrote")
-    module = _pretrained(transformers, transformers.AutoModel, request)
+    module = pretrained(transformers, transformers.AutoModel, request)
     if not all(hasattr(module, f"get_{tower}_features") for tower in ("image", "text")):
         raise ModelError(f"{request.name}: expected a model with image and text features, got {type(module).__name__}")
     preprocessing = _preprocessing(transformers, request)
@@ -90,7 +90,11 @@ def _no_bars(transformers: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _pretrained(transformers: Any, auto: Any, request: Request) -> Any:
+def pretrained(transformers: Any, auto: Any, request: Request, *, dtype: Any = None) -> Any:
+    """The module that one of transformers' Auto classes loads, complete; ModelError where weights are missing.
+
+    dtype  of torch, for the weights; None: float32.
+    """
     import torch
 
     with library_errors(request.name), _no_bars(transformers):
@@ -98,7 +102,7 @@ def _pretrained(transformers: Any, auto: Any, request: Request) -> Any:
             request.argument,
             trust_remote_code=request.trust_remote_code,
             output_loading_info=True,
-            dtype=torch.float32,
+            dtype=dtype or torch.float32,
         )
     lacking = sorted({*map(str, info["missing_keys"]), *(str(key) for key in info["mismatched_keys"])})
     if lacking:  # the library only warns, and draws these weights at random

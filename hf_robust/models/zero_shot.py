@@ -103,7 +103,11 @@ def read_class_names(path: Path) -> tuple[str, ...]:
 
 def _names_by_wnid(path: Path, lines: Sequence[str]) -> tuple[str, ...]:
     names: dict[str, str] = {}
-    for row in csv.reader(lines):
+    try:
+        rows = list(csv.reader(lines))
+    except csv.Error as error:
+        raise ModelError(f"{path}: expected lines of wnid,name, got {error}") from error
+    for row in rows:
         wnid = row[0].strip() if row else ""
         if len(row) != 2 or wnid not in labels.imagenet_1k_index() or wnid in names:
             raise ModelError(f"{path}: expected wnid,name with each ImageNet wnid once, got {','.join(row)!r}")

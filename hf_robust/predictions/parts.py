@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..schema import ID, predictions_schema
-from .plan import PLAN_FILE, SOURCE_FILE, SourcePlan, canonical, read_json, write_json
+from .plan import PLAN_FILE, SOURCE_FILE, SourcePlan, canonical, read_json, renamed, write_json
 
 PART_ROWS = 100
 RUN_FILE = "run.json"
 _FOOTER = b"hf_robust"
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,16 @@ def write_part(folder: Path, part: Part, table: pa.Table) -> None:
         "records": records_hash(folder),
         "content": content_hash(table),
     }
-    table = table.replace_schema_metadata({_FOOTER: canonical(footer).encode()})
-    temporary = folder / f".{part.file_name}.{socket.gethostname()}.{os.getpid()}.tmp"
-    pq.write_table(table, temporary, compression="zstd", use_dictionary=False, write_statistics=False)
-    os.replace(temporary, folder / part.file_name)
+    put_table(folder / part.file_name, table, footer)
+
+
+def put_table(path: Path, table: pa.Table, footer: Mapping[str, Any]) -> None:
+    """Write a table with `footer` beside its schema, by rename; equal tables give equal bytes."""
+    table = table.replace_schema_metadata({_FOOTER: canonical(dict(footer)).encode()})
+    with renamed(path) as temporary:
+        pq.write_table(
+            table, temporary, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
+        )
 
 
 def read_footer(path: Path) -> dict[str, Any] | None:
@@ -190,6 +197,17 @@ def content_hash(table: pa.Table) -> str:
     return digest.hexdigest()
 
 
+def work_list(parts: Sequence[Item], rank: int, size: int) -> tuple[Item, ...]:
+    """The order in which one of `size` processes goes through the parts.
+
+    First its own (position % size == rank), then the others', from the end of each list, so that a helper starts with
+    what its owner would reach last.
+    """
+    own = parts[rank::size]
+    others = [part for step in range(1, size) for part in reversed(parts[(rank + step) % size :: size])]
+    return (*own, *others)
+
+
 def is_present(folder: Path, part: Part) -> bool:
     """Whether this part, made from these very rows under the plan that stands beside it, is there and undamaged."""
     return _is_whole(folder / part.file_name, part.fingerprint)
@@ -215,7 +233,7 @@ def _is_whole(path: Path, fingerprint: str) -> bool:
         return False
     try:
         return bool(footer.get("content") == content_hash(pq.read_table(path)))
-    except (OSError, ValueError, pa.ArrowException):  # pages of other bytes, or not-a-number where there was a number
+    except (OSError, ValueError, TypeError, pa.ArrowException):  # pages or columns of other bytes, or NaN for a number
         return False
 
 

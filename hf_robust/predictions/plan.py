@@ -7,7 +7,8 @@ import json
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +45,7 @@ class Plan:
     code: str | None = None  # SHA-256 of the user's own Python file that gives the model
     spufix: str | None = None  # SHA-256 of the file that corrects the logits
     spufix_strength: float | None = None
+    exif: str = "ignore"  # or "apply": whether pictures are turned as their EXIF orientation says
 
     def digest(self) -> str:
         """SHA-256 of the plan."""
@@ -98,10 +100,27 @@ def canonical(value: Any) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """The file appears whole or not at all: temporary name in the same folder, then rename."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
+    with renamed(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def renamed(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path`; what the block writes there takes the place of `path`, or goes with an error.
+
+    A killed process leaves its temporary file behind: `remove_leftovers` knows them by host and process.
+    """
     temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException as error:  # a full disk most of all: its file would take the room that is needed to go on
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:  # as pyarrow says it
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise
 
 
 class DamagedError(ValueError):

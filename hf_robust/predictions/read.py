@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import socket
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from ..labels import LabelSpace
 from ..metrics import log_sum_exp
 from ..schema import EMBEDDINGS, ERROR, FEATURES, ID, IMAGE_SHA256, LABELS, LOGITS, OUTPUT_COLUMNS, Outputs
 from .parts import part_path, present_parts
-from .plan import PLAN_FILE, DamagedError, SourcePlan, is_texts, read_json, write_json
+from .plan import PLAN_FILE, DamagedError, SourcePlan, is_texts, read_json, renamed, write_json
 
 LABEL_SPACE_FILE = "label_space.json"
 HEADS_FOLDER = "heads"
@@ -87,9 +85,8 @@ def write_heads(run: Path, heads: Mapping[str, HeadWeights]) -> None:
     (run / HEADS_FOLDER).mkdir(parents=True, exist_ok=True)
     for name, head in heads.items():
         tensors = {"weight": np.ascontiguousarray(head.weight), "bias": np.ascontiguousarray(head.bias)}
-        temporary = _head_file(run, name).with_suffix(f".{socket.gethostname()}.{os.getpid()}.tmp")
-        save_file(tensors, temporary, metadata={"sha256": _head_hash(head)})
-        temporary.replace(_head_file(run, name))
+        with renamed(_head_file(run, name)) as temporary:
+            save_file(tensors, temporary, metadata={"sha256": _head_hash(head)})
 
 
 def has_head(run: Path, name: str) -> bool:
@@ -137,12 +134,14 @@ def read_source(
     folder: Path,
     wanted: Collection[int] | None = None,
     *,
+    parts: Collection[int] | None = None,
     head: str | None = None,
     extra: Collection[str] = (),
     correct: Correct | None = None,
 ) -> SourceRead:
-    """Outputs of the parts `wanted` (None: all) in part order.
+    """Outputs of the rows of the classes `wanted` (None: all) in part order.
 
+    parts  only the parts of these indices: one after the other, a source of any size fits into memory.
     head   name of the zero-shot head whose logits are wanted; None: the logits over the 1,000 ImageNet classes.
     extra  further output columns to read where the run holds them, such as "features".
     correct  what becomes of the logits over all outputs before anything else is made of them, from the stored features
@@ -150,7 +149,8 @@ def read_source(
     """
     plan = SourcePlan.read(folder)
     by_class = plan.cut == "class"
-    asked = [i for i, _, _ in plan.parts if wanted is None or not by_class or i in wanted]
+    named = [i for i, _, _ in plan.parts if parts is None or i in parts]
+    asked = [i for i in named if wanted is None or not by_class or i in wanted]
     columns = read_label_space(folder.parent).imagenet_1k_columns()
     present = set(present_parts(folder, plan, set(asked)))
     pieces, failed, rows = [], [], {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..benchmarks import Benchmark
+from ..predictions.parts import remove_leftovers
+from ..predictions.plan import renamed
 from ..schema import RESULTS_SCHEMA_VERSION
 from ..scoring import score
 from .gallery import Places
@@ -51,6 +52,7 @@ def write(results: Sequence[Mapping[str, Any]], out: Path) -> Path:
     }
     for name, text in texts.items():
         _put(out / name, text.encode())
+    remove_leftovers(out)
     return out
 
 
@@ -88,9 +90,8 @@ def write_report(
 
 def _put(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    with renamed(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def _check(row: Mapping[str, Any], number: int) -> None:

@@ -42,7 +42,7 @@ def latex(results: Sequence[Result]) -> str:
     for line in board.lines:
         cells = [tex(names[line.model, line.preprocessing, line.run])]
         for column, cell in zip(board.columns, line.cells, strict=True):
-            cells += _values(column, cell)
+            cells += _values(column, cell, people=line.people)
         text.append(" & ".join(cells) + r" \\")
     below = [f"({i}) {note.text}" for i, note in enumerate(board.footnotes, 1)] + [*legend(rows), *remarks(rows)]
     caption = "Headline values in per cent, in brackets the 95 % interval."
@@ -56,12 +56,13 @@ def _heads(column: Column) -> list[str]:
     return [tex(first), *([tex(column.companion)] if column.companion else [])]
 
 
-def _values(column: Column, cell: Cell) -> list[str]:
+def _values(column: Column, cell: Cell, *, people: bool) -> list[str]:
     if cell.value is None:
-        value = tex(f"— ({cell.footnote})")
+        value = tex(f"— ({cell.footnote})") if cell.footnote else ""
     else:
         ends = f" [{100 * cell.interval[0]:.1f}, {100 * cell.interval[1]:.1f}]" if cell.interval else ""
         value = tex(f"{100 * cell.value:.1f}{cell.marks}{ends}")
     if not column.companion:
         return [value]
-    return [value, "---" if cell.companion is None else f"{100 * cell.companion:.1f}"]
+    nothing = "" if people else "---"
+    return [value, nothing if cell.companion is None else f"{100 * cell.companion:.1f}"]

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..scoring.people import is_people
+
 Result = Mapping[str, Any]
 
 REQUIRED = (
@@ -17,11 +19,17 @@ REQUIRED = (
 METRIC_ORDER = (
     "top1_accuracy", "top1_accuracy_1000", "top5_accuracy", "control_top1_accuracy", "accuracy_drop", "aupr", "auroc",
     "fpr95", "id_accuracy", "spurious_score", "spurious_auroc", "spurious_joint_ap", "validation_top1_accuracy",
-    "rms_calibration_error", "rms_calibration_error_released_code", "aurra",
+    "rms_calibration_error", "rms_calibration_error_released_code", "aurra", "vqa_accuracy", "vqa_answered",
+    "vqa_accuracy_of_all", "vqa_accuracy_words", "vqa_answered_words", "vqa_accuracy_swapped",
+    "vqa_accuracy_both_orders", "vqa_order_changed", "vqa_likelihood_accuracy", "vqa_likelihood_per_token",
+    "vqa_likelihood_both_orders",
 )  # fmt: skip
 SPLIT_ORDER = ("background", "texture", "material")  # as the paper of ImageNet-D prints them
 # A headline that means little without a second number, which then stands beside it.
-COMPANIONS = {"top1_accuracy": "control_top1_accuracy", "aupr": "id_accuracy", "spurious_score": "spurious_auroc"}
+COMPANIONS = {
+    "top1_accuracy": "control_top1_accuracy", "aupr": "id_accuracy", "spurious_score": "spurious_auroc",
+    "vqa_accuracy": "vqa_answered",
+}  # fmt: skip
 
 INCOMPLETE, SUBSET, FAILED_IMAGES = "†", "‡", "§"
 NOT_EVALUATED = "not evaluated"
@@ -29,7 +37,10 @@ NOT_EVALUATED = "not evaluated"
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of the leaderboard; `value` None is a hole whose reason is footnote number `footnote`."""
+    """One number of the leaderboard; `value` None is a hole whose reason is footnote number `footnote`.
+
+    Without a footnote nothing is missing: people were not asked about that benchmark.
+    """
 
     value: float | None
     interval: tuple[float, float] | None = None
@@ -40,12 +51,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One model under one preprocessing in one run, with a cell for each column."""
+    """One model under one preprocessing in one run, with a cell for each column; or people, who are no model."""
 
     model: str
     preprocessing: str
     run: str
     cells: tuple[Cell, ...]
+    people: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ class Footnote:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Lines and columns in name order, and numbered footnotes (from 1)."""
+    """Lines and columns in name order, people below the models, and numbered footnotes (from 1)."""
 
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
@@ -92,11 +104,11 @@ def unit(metric: str) -> str:
 
 def is_proportion(metric: str) -> bool:
     """Whether a metric is a fraction of images, which tables show in per cent."""
-    return "accuracy" in metric or metric.startswith("fpr")
+    return "accuracy" in metric or metric.startswith(("fpr", "vqa_"))
 
 
 def ordered(results: Iterable[Result]) -> list[Result]:
-    """The results in one fixed order: benchmark, headline first, metric, split, model, preprocessing, run."""
+    """The results in one fixed order: benchmark, models, headline, metric, split, model, preprocessing, run; people."""
     return sorted(results, key=_order)
 
 
@@ -104,7 +116,7 @@ def _order(row: Result) -> tuple[Any, ...]:
     metric, split = str(row["metric"] or ""), str(row["split"] or "")
     benchmark = str(row["benchmark"] or "")
     place = (_place(metric, METRIC_ORDER), metric, variant(row), not is_whole(row), _place(split, SPLIT_ORDER), split)
-    return (not benchmark, benchmark, not metric, not row["headline"], *place, *line_key(row))
+    return (not benchmark, benchmark, is_people(row), not metric, not row["headline"], *place, *line_key(row))
 
 
 def _place(name: str, known: tuple[str, ...]) -> int:
@@ -147,13 +159,17 @@ def line_names(rows: Iterable[Result]) -> dict[tuple[str, str, str], str]:
 
 def leaderboard(results: Sequence[Result]) -> Leaderboard:
     """The grid of headline values over all models and benchmarks of `results`."""
-    rows = ordered(results)
+    rows = [row for row in ordered(results) if not is_people(row)]
     columns = tuple(column_of(name, rows) for name in sorted({str(r["benchmark"]) for r in rows if r["benchmark"]}))
     reasons: dict[Footnote, int] = {}
     lines = []
     for key in sorted({line_key(r) for r in rows}):
         own = [r for r in rows if line_key(r) == key]
         lines.append(Line(*key, tuple(_cell(column, own, reasons) for column in columns)))
+    people = [row for row in ordered(results) if is_people(row)]
+    for key in dict.fromkeys(line_key(r) for r in people):
+        own = [r for r in people if line_key(r) == key]
+        lines.append(Line(*key, tuple(_people_cell(column, own) for column in columns), people=True))
     return Leaderboard(columns, tuple(lines), tuple(reasons))
 
 
@@ -173,13 +189,21 @@ def _cell(column: Column, own: Sequence[Result], reasons: dict[Footnote, int]) -
     if found is None:
         return Cell(None, footnote=reasons.setdefault(_why(rows, own), len(reasons) + 1))
     beside = (r["value"] for r in whole if column.companion and r["metric"] == column.companion)
-    interval = found["ci95"]
     return Cell(
         value=found["value"],
-        interval=(interval[0], interval[1]) if interval else None,
+        interval=_ends(found),
         marks=marks(found),
         companion=next(beside, None),
     )
+
+
+def _people_cell(column: Column, own: Sequence[Result]) -> Cell:
+    found = next((r for r in own if r["benchmark"] == column.benchmark), None)
+    return Cell(None) if found is None else Cell(found["value"], _ends(found), marks(found))
+
+
+def _ends(row: Result) -> tuple[float, float] | None:
+    return (row["ci95"][0], row["ci95"][1]) if row["ci95"] else None
 
 
 def _why(rows: Sequence[Result], own: Sequence[Result]) -> Footnote:

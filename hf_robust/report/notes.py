@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..scoring.people import is_people
 from .leaderboard import FAILED_IMAGES, INCOMPLETE, SUBSET, Result, line_key, line_names, marks, metric_name, plain
 
 _TITLES = {
@@ -45,6 +46,7 @@ def brief(note: str) -> str:
 def remarks(rows: Sequence[Result]) -> list[str]:
     """The notes of `rows` in short, each once, after the benchmarks that it is about; models where it is not all."""
     places: dict[str, dict[str, list[str]]] = {}
+    people, rows = [row for row in rows if is_people(row)], [row for row in rows if not is_people(row)]
     benchmarks = dict.fromkeys(str(row["benchmark"]) for row in rows if row["metric"])
     names = line_names(rows)
     for benchmark in benchmarks:
@@ -53,7 +55,8 @@ def remarks(rows: Sequence[Result]) -> list[str]:
         for note in dict.fromkeys(brief(note) for row in own for note in notes_of(row)):
             having = {line_key(row) for row in own if note in map(brief, notes_of(row))}
             places.setdefault(note, {}).setdefault(_which(having, lines, names), []).append(plain(benchmark))
-    return [f"{_where(at, len(benchmarks))}: {note}" for note, at in places.items()]
+    said = [f"{plain(row['benchmark'])} (people): {brief(note)}" for row in people for note in notes_of(row)]
+    return [*(f"{_where(at, len(benchmarks))}: {note}" for note, at in places.items()), *dict.fromkeys(said)]
 
 
 def _which(having: set[Any], lines: set[Any], names: Mapping[Any, str]) -> str:
@@ -152,6 +155,7 @@ def prepared(description: Any) -> str:
     parts += [f"{known['crop_mode']} crop"] if known.get("crop_mode", "center") != "center" else []
     parts += ["not antialiased"] if known.get("antialias") is False else []
     parts += [f"{key} {text_of(known[key])}" for key in ("mean", "std") if key in known]
+    parts += ["EXIF orientation applied"] if known.get("exif") == "apply" else []
     return plain(", ".join(parts)) or "not described"
 
 

@@ -8,43 +8,16 @@ from typing import Any
 
 from ..benchmarks import Benchmark
 from ..benchmarks.miniatures import PREFIX as MINIATURE
-from . import plots_answers, plots_detection, plots_field, plots_spurious
+from . import plots_answers, plots_detection, plots_field, plots_spufix, plots_spurious, tables_spurious
 from .baselines import Rung, comparable, ladder, standing, why_none
+from .cells import Number, Row, Table, number
 from .evidence import Answers, Detected, Evidence, Pairs
 from .gallery import Gallery
-from .leaderboard import METRIC_ORDER, SPLIT_ORDER, Result, is_proportion, is_whole, line_key, marks, plain, variant
+from .leaderboard import METRIC_ORDER, SPLIT_ORDER, Result, is_whole, line_key, plain, variant
 from .notes import details_of, protocol_lines, shared_notes
+from .spufix import SCORE, fixed_of, strongest
 from .style import LineKey, Plot, Series
 from .ties import ranks
-
-
-@dataclass(frozen=True)
-class Number:
-    """One cell: the value as text, below it the interval; `why` where there is none."""
-
-    text: str
-    interval: str = ""
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One model of a table."""
-
-    number: int
-    name: str
-    rank: str
-    cells: tuple[Number, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """Models against metrics (or splits), with a legend of the columns."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[Row, ...]
-    ranked: bool
 
 
 @dataclass(frozen=True)
@@ -70,30 +43,6 @@ class Section:
     licence: str
 
 
-def percent(row: Result) -> str:
-    """A value as a person reads it: per cent for proportions, else a fraction."""
-    metric = str(row["metric"])
-    if metric.endswith("_drop"):
-        return f"{100 * row['value']:.1f} points{marks(row)}"
-    if is_proportion(metric) or metric in ("aupr", "auroc"):
-        return f"{100 * row['value']:.1f} %{marks(row)}"
-    return f"{row['value']:.3f}{marks(row)}"
-
-
-def number(row: Result | None) -> Number:
-    """The cell of a result."""
-    if row is None:
-        return Number("—", why="not evaluated")
-    if row["value"] is None:
-        return Number("—", why=plain(row["reason"] or "undefined"))
-    low_high = row["ci95"]
-    if not low_high:
-        return Number(percent(row))
-    scaled = is_proportion(str(row["metric"])) or row["metric"] in ("aupr", "auroc")
-    text = "–".join(f"{100 * end:.1f}" if scaled else f"{end:.3f}" for end in low_high)
-    return Number(percent(row), text)
-
-
 def section(
     name: str,
     benchmark: Benchmark | None,
@@ -101,8 +50,14 @@ def section(
     names: dict[LineKey, str],
     plots: Sequence[Plot],
     gallery: tuple[str, Gallery | None],
+    people: Sequence[Result] = (),
+    *,
+    more: Sequence[Table] = (),
 ) -> Section:
-    """The section of one benchmark from its results `rows`."""
+    """The section of one benchmark from its results `rows`, with what people got right on it below its models.
+
+    more  tables that stand below its own.
+    """
     numbered = {key: i for i, key in enumerate(names, 1)}
     head = [r for r in rows if r["headline"] and is_whole(r) and r["value"] is not None]
     rungs = ladder([r for r in head if comparable(r)], names)
@@ -115,9 +70,9 @@ def section(
         description=benchmark.description if benchmark and not name.startswith(MINIATURE) else "",
         caveats=benchmark.caveats if benchmark else (),
         failures=tuple((names[line_key(r)], plain(r["reason"] or "failed without a reason")) for r in failures),
-        tables=tuple(_tables(rows, names, numbered)),
+        tables=(*_tables(rows, names, numbered, people), *more),
         estimators=tuple(_estimators(rows)),
-        notes=tuple(shared_notes(rows)[0]),
+        notes=(*shared_notes(rows)[0], *(f"People: {note}" for note in shared_notes(people)[0])),
         protocol=tuple(protocol_lines(rows)),
         standings=tuple((who, text) for who, text in places if text),
         rungs=tuple(rungs),
@@ -134,7 +89,9 @@ def _no_rungs(benchmark: Benchmark | None, head: Sequence[Result]) -> str:
     return why_none(next((r for r in head if not comparable(r)), head[0]), has_published_rule=own_rule)
 
 
-def _tables(rows: Sequence[Result], names: dict[LineKey, str], numbered: Mapping[LineKey, int]) -> list[Table]:
+def _tables(
+    rows: Sequence[Result], names: dict[LineKey, str], numbered: Mapping[LineKey, int], people: Sequence[Result]
+) -> list[Table]:
     own = [r for r in rows if r["metric"] and not variant(r)]
     keys = [key for key in names if any(line_key(r) == key for r in own)]
     if not keys:
@@ -151,7 +108,7 @@ def _tables(rows: Sequence[Result], names: dict[LineKey, str], numbered: Mapping
         Table(
             "All pictures",
             tuple(m.replace("_", " ") for m in metrics),
-            tuple(_best_first(body, keys, whole, metrics)),
+            (*_best_first(body, keys, whole, metrics), *_people(people, len(metrics))),
             bool(order),
         )
     ]
@@ -163,6 +120,11 @@ def _tables(rows: Sequence[Result], names: dict[LineKey, str], numbered: Mapping
             Table(f"{headline[0].replace('_', ' ')} by split", tuple(map(plain, splits)), tuple(lines), False)
         )
     return [*tables, *_other_scores(rows, names, numbered)]
+
+
+def _people(people: Sequence[Result], columns: int) -> list[Row]:
+    """What people got right, in the column of the headline."""
+    return [Row(0, plain(r["model"]), "", (number(r), *[Number("")] * (columns - 1))) for r in people]
 
 
 def _other_scores(rows: Sequence[Result], names: dict[LineKey, str], numbered: Mapping[LineKey, int]) -> list[Table]:
@@ -182,7 +144,7 @@ def _best_first(
 ) -> list[Row]:
     def place(pair: tuple[Row, LineKey]) -> tuple[float, int]:
         row = whole.get((pair[1], metrics[0]))
-        return (-row["value"] if row is not None and row["value"] is not None else 9.0), pair[0].number
+        return (-row["value"] if row is not None and row["value"] is not None else 9.0), pair[0].number or 0
 
     return [row for row, _ in sorted(zip(body, keys, strict=True), key=place)]
 
@@ -226,6 +188,7 @@ def plots_of(
     shown = [s for s in featured if s.key in pairs]
     if shown:
         plots += _spurious_field(rows, everything, shown) if name == "spurious-imagenet" else []
+        plots += [plots_spufix.trade_off(fixed_of(name, everything), shown)]
         plots += [plots_spurious.worst_classes(pairs, shown)]
     return [plot for plot in plots if plot is not None]
 
@@ -245,7 +208,29 @@ def _field_of_a(rows: Sequence[Result], shown: Sequence[Series]) -> list[Plot | 
 
 
 def _spurious_field(rows: Sequence[Result], everything: Sequence[Result], shown: Sequence[Series]) -> list[Plot | None]:
-    score = _values(rows, "spurious_score")
+    score = _values(rows, SCORE)
     clean = _values([r for r in everything if r["benchmark"] == "imagenet-val"], "top1_accuracy")
     own = [s for s in shown if s.key in score]
-    return [plots_spurious.field({k: (v, clean.get(k)) for k, v in score.items()}, own)] if own else []
+    after = {
+        one.key: (one.after[SCORE]["value"], None if one.clean_after is None else one.clean_after["value"])
+        for one in strongest(fixed_of(str(rows[0]["benchmark"]), everything))
+    }
+    return [plots_spufix.field({k: (v, clean.get(k)) for k, v in score.items()}, after, own)] if own else []
+
+
+def tables_of(
+    name: str,
+    evidence: Mapping[LineKey, Evidence],
+    everything: Sequence[Result],
+    names: Mapping[LineKey, str],
+    featured: Sequence[Series],
+) -> list[Table]:
+    """Tables that only some benchmarks have: before and after SpuFix beside published models, and class by class."""
+    fixed = fixed_of(name, everything)
+    pairs = {k: e for k, e in evidence.items() if isinstance(e, Pairs)}
+    tables = [
+        tables_spurious.before_and_after(fixed, names),
+        tables_spurious.beside_published(fixed, names) if name == "spurious-imagenet" else None,
+        tables_spurious.by_class(pairs, [s for s in featured if s.key in pairs]),
+    ]
+    return [table for table in tables if table is not None]

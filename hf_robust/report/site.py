@@ -10,12 +10,13 @@ from typing import Any
 
 from ..benchmarks import Benchmark
 from ..benchmarks.miniatures import PREFIX as MINIATURE
+from ..scoring.people import is_people
 from .evidence import Evidence, gather
 from .gallery import MAY_NOT_PASS_ON, Gallery, Places, Thumbnails, as_data
 from .leaderboard import Result, is_whole, leaderboard, line_key, line_names, ordered
 from .notes import legend, remarks
 from .published import SOURCES
-from .sections import Section, plots_of, section
+from .sections import Section, plots_of, section, tables_of
 from .style import FEATURED, LineKey, Plot, Series, series_of
 from .ties import EXPLAINED
 from .verdict import verdict
@@ -30,7 +31,8 @@ def page_and_plots(
     places: Places,
 ) -> tuple[str, dict[str, bytes]]:
     """The page, and the content of each file of plots/ by name. Equal runs and results give equal bytes."""
-    rows = ordered(results)
+    everyone = ordered(results)
+    rows = [row for row in everyone if not is_people(row)]
     names: dict[LineKey, str] = line_names(rows)
     wanted = {(line_key(r), str(r["benchmark"])) for r in rows if r["metric"] is not None}
     evidence = gather(runs, benchmarks, wanted)
@@ -43,9 +45,11 @@ def page_and_plots(
         found = evidence.get(name, {})
         plots = plots_of(name, found, own, rows, featured)
         gallery = _gallery(own, found, names, thumbnails)
-        sections.append(section(name, benchmarks.get(name), own, names, plots, gallery))
+        people = [r for r in everyone if r["benchmark"] == name and is_people(r)]
+        more = tables_of(name, found, rows, names, featured)
+        sections.append(section(name, benchmarks.get(name), own, names, plots, gallery, people, more=more))
         plotted |= _files(name, plots)
-    return render(rows, names, sections, featured, images=images), plotted
+    return render(everyone, names, sections, featured, images=images), plotted
 
 
 def _best(rows: Sequence[Result], names: Mapping[LineKey, str]) -> list[LineKey]:
@@ -105,7 +109,7 @@ def render(
         "board": board,
         "titles": titles,
         "numbered": [(n, name, key) for n, (key, name) in enumerate(names.items(), 1)],
-        "name_of": names,
+        "name_of": {**line_names(rows), **names},
         "verdicts": [(n, name, verdict(_of(rows, key), titles)) for n, (key, name) in enumerate(names.items(), 1)],
         "failures": [(names[line_key(r)], r["reason"]) for r in rows if not r["benchmark"]],
         "sections": sections,

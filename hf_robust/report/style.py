@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import io
+import os
+import shutil
+import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -118,8 +123,17 @@ def draw(
     return Plot(name, title, alt, caption, svg.getvalue(), png.getvalue())
 
 
+def _keep_cache_here() -> None:
+    """Lets matplotlib write its font cache into a temporary folder of this process, unless the user named one."""
+    if "MPLCONFIGDIR" not in os.environ and "matplotlib" not in sys.modules:
+        folder = tempfile.mkdtemp(prefix="hf-robust-matplotlib-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["MPLCONFIGDIR"] = folder
+
+
 @contextmanager
 def _look() -> Iterator[Any]:
+    _keep_cache_here()
     try:
         import matplotlib
         from matplotlib.figure import Figure

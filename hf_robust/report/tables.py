@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from ..scoring.people import is_people
 from .leaderboard import (
     Cell,
     Column,
@@ -35,7 +36,7 @@ _FULL = (
 )
 _FLAT = (
     "model", "benchmark", "metric", "ood_score", "spufix", "split", "value", "ci95_low", "ci95_high", "n", "n_failed",
-    "complete", "subset", "headline", "preprocessing", "run", "reason", "notes",
+    "complete", "subset", "headline", "preprocessing", "run", "reason", "notes", "kind",
 )  # fmt: skip
 
 
@@ -64,7 +65,10 @@ def markdown(results: Sequence[Result]) -> str:
     rows = ordered(results)
     parts = ["# Results", "", *_leaderboard(leaderboard(rows), rows)]
     for benchmark, group in groupby([r for r in rows if r["benchmark"]], key=lambda r: str(r["benchmark"])):
-        parts += ["", f"## {escape(benchmark)}", *_section(list(group))]
+        own = list(group)
+        people, models = [row for row in own if is_people(row)], [row for row in own if not is_people(row)]
+        parts += ["", f"## {escape(benchmark)}", *(_section(models) if models else [])]
+        parts += ["", "### People", *_section(people)] if people else []
     return "\n".join([*parts, "", _FULL]) + "\n"
 
 
@@ -87,13 +91,14 @@ def _line(line: Line, columns: Sequence[Column]) -> list[str]:
     for column, cell in zip(columns, line.cells, strict=True):
         cells.append(_headline(cell))
         if column.companion:
-            cells.append(_EMPTY if cell.companion is None else f"{100 * cell.companion:.1f}")
+            nothing = "" if line.people else _EMPTY
+            cells.append(nothing if cell.companion is None else f"{100 * cell.companion:.1f}")
     return cells
 
 
 def _headline(cell: Cell) -> str:
     if cell.value is None:
-        return f"{_EMPTY} ({cell.footnote})"
+        return f"{_EMPTY} ({cell.footnote})" if cell.footnote else ""
     interval = f" [{100 * cell.interval[0]:.1f}, {100 * cell.interval[1]:.1f}]" if cell.interval else ""
     return f"{100 * cell.value:.1f}{cell.marks}{interval}"
 
@@ -145,7 +150,14 @@ def csv_text(results: Sequence[Result]) -> str:
     for row in rows:
         low, high = row["ci95"] or (None, None)
         spufix = variant(row) if row.get("spufix") else None
-        flat = {**row, "spufix": spufix, "ci95_low": low, "ci95_high": high, "notes": "; ".join(map(str, row["notes"]))}
+        flat = {
+            "kind": "model",
+            **row,
+            "spufix": spufix,
+            "ci95_low": low,
+            "ci95_high": high,
+            "notes": "; ".join(map(str, row["notes"])),
+        }
         protocol = [_shown(row["protocol"][key]) if key in row["protocol"] else None for key in keys]
         writer.writerow([_inert(value) for value in (*(flat.get(name) for name in _FLAT), *protocol)])
     return stream.getvalue()

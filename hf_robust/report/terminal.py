@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from ..scoring.people import is_people
 from .leaderboard import (
     COMPANIONS,
     Result,
@@ -32,7 +33,9 @@ Names = Mapping[tuple[str, str, str], str]
 
 _GAP = 2  # blanks between columns
 _NAME = 18  # least width of the first column; below, what stands beside a value moves under it
-_BESIDE = {"control_top1_accuracy": "control", "id_accuracy": "ID acc.", "spurious_auroc": "AUROC"}
+_BESIDE = {
+    "control_top1_accuracy": "control", "id_accuracy": "ID acc.", "spurious_auroc": "AUROC", "vqa_answered": "answered",
+}  # fmt: skip
 _COLUMNS = ("metric", "value", "unit", "between", "n", "beside")
 _RIGHT = ("value", "between", "n")
 _STYLES = {"value": "bold", "between": "dim", "n": "dim"}
@@ -66,7 +69,9 @@ class _Block:
 
 
 def show(results: Sequence[Result], console: Console, *, everything: bool = False) -> None:
-    """Print the headline values of `results` in per cent, grouped by benchmark, the best model first, failures last.
+    """Print the headline values of `results` in per cent, grouped by benchmark, the best model first, then failures.
+
+    What people got right stands below the models of its benchmark.
 
     `everything` prints every metric of every split instead. Notes and the meaning of marks follow, each once.
     """
@@ -76,7 +81,7 @@ def show(results: Sequence[Result], console: Console, *, everything: bool = Fals
         console.print(Text("No results."))
         return
     rows = ordered(results)
-    names = line_names(rows)
+    names = line_names(row for row in rows if not is_people(row))
     if len(names) == 1:
         console.print(_who(rows[0]))
         console.print()
@@ -101,12 +106,15 @@ def _headlines(rows: Sequence[Result], names: Names) -> Iterator[_Block]:
     """One block a benchmark with a line a model; with one model a single block with a line a benchmark."""
     lines: list[_Line] = []
     for benchmark, group in groupby(rows, key=lambda row: str(row["benchmark"] or "")):
-        own = list(group)
+        together = list(group)
+        own = [row for row in together if not is_people(row)]
         metric = column_of(benchmark, own).metric
         for key in _best_first(own):
             of_line = [row for row in own if line_key(row) == key]
             label = names[key] if len(names) > 1 else plain(benchmark) or names[key]
             lines += _headline_lines(of_line, label, metric)
+        people = (row for row in together if is_people(row))
+        lines += [_short_line(row, plain(row["model"]), "", None, indent=2 * (len(names) == 1)) for row in people]
         if len(names) > 1:
             yield _Block(plain(benchmark) or "not started", plain(metric), "model", tuple(lines))
             lines = []
@@ -115,9 +123,10 @@ def _headlines(rows: Sequence[Result], names: Names) -> Iterator[_Block]:
 
 
 def _best_first(rows: Sequence[Result]) -> list[tuple[str, str, str]]:
-    """The lines of one benchmark by their headline value, highest first; those without one last."""
+    """The lines of one benchmark by their headline value, highest first; then those without one, then people."""
     best = {line_key(r): -r["value"] for r in rows if r["headline"] and is_whole(r) and r["value"] is not None}
-    return sorted({line_key(row) for row in rows}, key=lambda key: (best.get(key, float("inf")), key))
+    people = {line_key(row) for row in rows if is_people(row)}
+    return sorted({line_key(r) for r in rows}, key=lambda key: (key in people, best.get(key, float("inf")), key))
 
 
 def _headline_lines(rows: Sequence[Result], label: str, metric: str) -> Iterator[_Line]:
@@ -132,10 +141,10 @@ def _headline_lines(rows: Sequence[Result], label: str, metric: str) -> Iterator
     yield _short_line(found, label, plain(found["metric"]), beside)
     for row in rows:
         if row["metric"] == found["metric"] and not (is_whole(row) or variant(row)) and row["value"] is not None:
-            yield _short_line(row, plain(row["split"]), "", None)
+            yield _short_line(row, plain(row["split"]), "", None, indent=2)
 
 
-def _short_line(row: Result, label: str, metric: str, beside: Result | None) -> _Line:
+def _short_line(row: Result, label: str, metric: str, beside: Result | None, *, indent: int = 0) -> _Line:
     text = ""
     if beside is not None:
         value = "—" if beside["value"] is None else f"{100 * beside['value']:.1f}"
@@ -143,7 +152,7 @@ def _short_line(row: Result, label: str, metric: str, beside: Result | None) -> 
     between = "–".join(f"{100 * end:.1f}" for end in row["ci95"]) if row["ci95"] else ""
     return _Line(
         label, metric, f"{100 * row['value']:.1f}", marks(row), "", between, str(row["n"]), text,
-        indent=0 if is_whole(row) else 2,
+        indent=indent,
     )  # fmt: skip
 
 
@@ -153,7 +162,7 @@ def _everything(rows: Sequence[Result], names: Names) -> Iterator[_Block]:
         own = list(group)
         for key in _best_first(own):
             of_line = [row for row in own if line_key(row) == key]
-            subtitle = names[key] if len(names) > 1 or not benchmark else ""
+            subtitle = names.get(key, plain(key[0])) if len(names) > 1 or not benchmark or key not in names else ""
             yield _Block(plain(benchmark) or "not started", subtitle, "metric", tuple(_full_lines(of_line)))
 
 

@@ -8,18 +8,19 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..benchmarks import Benchmark, Mode
+from ..data import Exif
 from ..models import ImageClassifier, ModelError, load_model, transform_for
 from ..models.base import Transform, weights_hash
 from ..predictions.parts import finish, remove_leftovers, source_folder
 from ..predictions.plan import LOG_FILE, PLAN_FILE, REQUESTS, SOURCE_FILE, Plan, SourcePlan, settle, write_json
-from ..predictions.read import HeadWeights, has_head, label_space_hash, write_heads, write_label_space
+from ..predictions.read import HEADS_FOLDER, HeadWeights, has_head, label_space_hash, write_heads, write_label_space
 from ..spurious.spufix import check_strength
 from ..spurious.spufix_files import read_spufix
 from .loop import Job, OnError, forward_parts
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 Meter = Callable[[int, int], None]  # called with pictures done so far, by all processes, and pictures in all
 _SAME = 1e-2  # of the largest output: far above rounding, far below what a layer in training mode does
+_TURNED = "EXIF orientation applied to the pictures; the published evaluations leave them as they are stored"
 _MOST_THREADS = 1024  # more may end the process inside OpenMP
 
 
@@ -57,6 +59,7 @@ class RunOptions:
     trust_remote_code: bool = False
     spufix: Path | None = None
     spufix_strength: float = 1.0
+    exif: Exif = "ignore"
 
     def __post_init__(self) -> None:
         check_strength(self.spufix_strength)
@@ -95,6 +98,7 @@ def make_plan(model: ImageClassifier, options: RunOptions, device: str) -> Plan:
         code=model.code,
         spufix=None if options.spufix is None else read_spufix(options.spufix).sha256,
         spufix_strength=None if options.spufix is None else options.spufix_strength,
+        exif=options.exif,
     )
 
 
@@ -107,13 +111,41 @@ def evaluate(
     options: RunOptions,
     world: World,
     meter: Meter,
+    zero_shot_heads: Collection[str] = (),
 ) -> Path:
     """Forward every part that `needs` names and is not on disk yet; returns the run's folder.
+
+    zero_shot_heads  class lists whose heads a zero-shot model stores beside those of the benchmarks.
 
     Raises ModelError where the model cannot be loaded or run at all, PlanError where predictions would be mixed,
     PictureFailedError where a picture cannot be read and options.on_error is "raise". A benchmark that this model
     cannot take leaves its reason in its request file.
     """
+    model = _loaded(name, options)
+    plan = make_plan(model, options, world.device)
+    run = plan.folder(runs)
+    settle(plan, run / PLAN_FILE)
+    for folder in (run, run / REQUESTS, run / HEADS_FOLDER):
+        remove_leftovers(folder)
+    write_label_space(run, model.label_space)
+    prepare(model, plan, world)
+    if world.rank == 0:
+        _write_heads(run, plan, model, {*zero_shot_heads, *_zero_shot_heads(benchmarks)})
+    failures = dict(needs.absent)
+    jobs = []
+    for need in needs.needs:
+        try:
+            jobs.append(_job(need, model, plan, run, options, world))
+        except ModelError as error:
+            failures.update(dict.fromkeys(need.users, str(error)))
+    notes = [*model.notes, *([_TURNED] if plan.exif == "apply" else [])]
+    _remember(run, benchmarks, options.mode, failures, notes)
+    _forward(jobs, run, world, meter, [request_file(run, b.name, options.mode).stem for b in benchmarks])
+    return run
+
+
+def _loaded(name: str, options: RunOptions) -> ImageClassifier:
+    """The model as it will be run: corrected and with features where asked."""
     model = load_model(
         name,
         checkpoint=options.checkpoint,
@@ -126,36 +158,20 @@ def evaluate(
 
         model = correct_classifier(model, read_spufix(options.spufix), strength=options.spufix_strength)
     if options.features:
-        model = model.with_features()
-    plan = make_plan(model, options, world.device)
-    run = plan.folder(runs)
-    settle(plan, run / PLAN_FILE)
-    write_label_space(run, model.label_space)
-    _prepare(model, plan, world)
-    if world.rank == 0:
-        _write_heads(run, plan, model, benchmarks)
-    failures = dict(needs.absent)
-    jobs = []
-    for need in needs.needs:
-        try:
-            jobs.append(_job(need, model, plan, run, options, world))
-        except ModelError as error:
-            failures.update(dict.fromkeys(need.users, str(error)))
+        return model.with_features()
+    return model
+
+
+def _remember(
+    run: Path, benchmarks: Sequence[Benchmark], mode: Mode, failures: Mapping[str, str], notes: Sequence[str]
+) -> None:
+    """Which benchmarks were asked for, and why one cannot be run."""
     for benchmark in benchmarks:
-        write_json(
-            request_file(run, benchmark.name, options.mode),
-            {
-                "benchmark": benchmark.name,
-                "mode": options.mode,
-                "failure": failures.get(benchmark.name),
-                "notes": list(model.notes),
-            },
-        )
-    _forward(jobs, run, world, meter)
-    return run
+        request = {"benchmark": benchmark.name, "mode": mode, "failure": failures.get(benchmark.name)}
+        write_json(request_file(run, benchmark.name, mode), {**request, "notes": list(notes)})
 
 
-def _prepare(model: ImageClassifier, plan: Plan, world: World) -> None:
+def prepare(model: ImageClassifier, plan: Plan, world: World) -> None:
     """Threads, device, memory layout and arithmetic as the plan says."""
     import torch
 
@@ -168,13 +184,15 @@ def _prepare(model: ImageClassifier, plan: Plan, world: World) -> None:
         model.module.to(memory_format=torch.channels_last)
 
 
-def _write_heads(run: Path, plan: Plan, model: ImageClassifier, benchmarks: Sequence[Benchmark]) -> None:
-    """The linear heads that these benchmarks use, by one process and once: a zero-shot head costs many texts."""
-    if plan.prompts is not None:
-        names = {b.zero_shot.head if b.zero_shot is not None else "imagenet-1k" for b in benchmarks}
-    else:
-        names = {"classifier"} if plan.features else set()
-    for name in sorted(names):
+def _zero_shot_heads(benchmarks: Sequence[Benchmark]) -> set[str]:
+    return {b.zero_shot.head if b.zero_shot is not None else "imagenet-1k" for b in benchmarks}
+
+
+def _write_heads(run: Path, plan: Plan, model: ImageClassifier, zero_shot: Collection[str]) -> None:
+    """The linear heads that will be read, by one process and once: a zero-shot head costs many texts."""
+    if plan.prompts is None:
+        zero_shot = {"classifier"} if plan.features else ()
+    for name in sorted(zero_shot):
         if not has_head(run, name):
             write_heads(run, {name: HeadWeights(model.heads[name].weight, model.heads[name].bias)})
 
@@ -185,12 +203,13 @@ def _job(need: Need, model: ImageClassifier, plan: Plan, run: Path, options: Run
     job = Job(
         folder, need.rows, need.wanted, transform, model, plan, world.device, options.on_error,
         shapes=_probe(need, model, transform, world.device),
+        exif=options.exif,
         decode_threads=1 if plan.device == "cpu" else min(8, os.cpu_count() or 1),
     )  # fmt: skip
     source = SourcePlan(
         dataset=need.dataset,
         rule=need.rule.name,
-        preprocessing=description,
+        preprocessing={**description, "exif": plan.exif},
         cut="class" if need.rows.by_class else "rows",
         complete=need.rows.complete,
         differences=need.rows.differences,
@@ -245,8 +264,8 @@ def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(one, other, rtol=0, atol=_SAME * scale, equal_nan=True)
 
 
-def _forward(jobs: Sequence[Job], run: Path, world: World, meter: Meter) -> None:
-    started, pending = time.time(), 0
+def _forward(jobs: Sequence[Job], run: Path, world: World, meter: Meter, asked: Sequence[str]) -> None:
+    started, pending = time.monotonic(), 0
     sizes = [(job.folder / part.file_name, len(part.rows)) for job in jobs for part in job.parts]
     total, seen, last = sum(n for _, n in sizes), 0, 0.0
 
@@ -262,7 +281,8 @@ def _forward(jobs: Sequence[Job], run: Path, world: World, meter: Meter) -> None
         forward_parts(job, world.rank, world.size, progress)
         finish(job.folder)
     meter(total, total)
-    _log(run, {"rank": world.rank, "world": world.size, "seconds": round(time.time() - started, 1), "pictures": total})
+    seconds = round(time.monotonic() - started, 1)
+    _log(run, {"rank": world.rank, "world": world.size, "seconds": seconds, "pictures": total, "asked": list(asked)})
 
 
 def _log(run: Path, entry: dict[str, object]) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data import PictureError, Rows, decode
+from ..data import Exif, PictureError, Rows, decode
 from ..models import ImageClassifier, ModelError
 from ..models.base import Transform
-from ..predictions.parts import Part, is_present, part_table, write_part
+from ..predictions.parts import Part, is_present, part_table, work_list, write_part
 from ..predictions.plan import Plan
 
 if TYPE_CHECKING:
@@ -53,18 +53,8 @@ class Job:
     device: str
     on_error: OnError
     shapes: Mapping[str, tuple[int, ...]]  # of each output for one picture
+    exif: Exif = "ignore"
     decode_threads: int = 1
-
-
-def work_list(parts: Sequence[Part], rank: int, size: int) -> tuple[Part, ...]:
-    """The order in which one of `size` processes goes through the parts.
-
-    First its own (position % size == rank), then the others', from the end of each list, so that a helper starts with
-    what its owner would reach last.
-    """
-    own = parts[rank::size]
-    others = [part for step in range(1, size) for part in reversed(parts[(rank + step) % size :: size])]
-    return (*own, *others)
 
 
 def forward_parts(job: Job, rank: int, size: int, progress: Progress) -> None:
@@ -107,7 +97,7 @@ def _picture(job: Job, row: int) -> Picture:
         raise PictureFailedError(f"expected to read {name}, got {error}: is the data still where it was?") from error
     sha256 = hashlib.sha256(data).hexdigest()
     try:
-        return Picture(sha256, _pixels(job, decode(data)), None)
+        return Picture(sha256, _pixels(job, decode(data, exif=job.exif)), None)
     except PictureError as error:
         if job.on_error == "raise":
             raise PictureFailedError(

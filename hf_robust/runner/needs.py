@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..benchmarks import Benchmark, Mode, Rule, Source, benchmarks
@@ -18,11 +18,13 @@ class DataPlaces:
     built       folder that `build --out` wrote to; None: the data sets' cache of this machine, then the Hub.
     validation  folder or Hub repo of the ImageNet validation pictures; None: a built imagenet-val.
     training    the same of the ImageNet training pictures, which only serve fits.
+    own_sets    name of a regenerated set -> the folder that holds it.
     """
 
     built: Path | None = None
     validation: str | None = None
     training: str | None = None
+    own_sets: Mapping[str, Path] = field(default_factory=dict)
 
     def own(self, dataset: str) -> str | None:
         """The folder or repo given for one of ImageNet's own sets."""
@@ -91,7 +93,8 @@ def _need(dataset: str, rule: Rule, rows: Rows, parts: tuple[Part, ...], users: 
 def _open(dataset: str, places: DataPlaces, limit: int | None, seed: int) -> tuple[Rows, tuple[Part, ...]]:
     known = benchmarks().get(dataset)
     repo = known.repo_id if known is not None else None
-    rows = open_rows(dataset, built=places.built, place=places.own(dataset), repo=repo)
+    built = places.own_sets.get(dataset, places.built)
+    rows = open_rows(dataset, built=built, place=places.own(dataset), repo=repo)
     rows = rows if limit is None else rows.limited(limit, seed)
     return rows, cut(rows.table, by_class=rows.by_class)
 

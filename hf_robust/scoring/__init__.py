@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,16 +12,17 @@ from ..benchmarks import Benchmark, Mode, Value
 from ..benchmarks.spec import roles_of
 from ..benchmarks.views import Detection
 from ..metrics import wilson
-from ..predictions.plan import PLAN_FILE, REQUESTS, DamagedError, Plan, is_texts, read_json
+from ..predictions.plan import LOG_FILE, PLAN_FILE, REQUESTS, DamagedError, Plan, is_texts, read_json
 from .load import Loaded, load
 from .ood import OodOptions, columns_of, detected, options_of
+from .people import people_rows
 from .rows import REPLICATES, Asked, Named, Result, failed, failure, protocol, result
 from .spufix import Correction, correction_of
 
 __all__ = [
     "CHANCE_BELOW", "Asked", "Correction", "OodOptions", "Result",
-    "asked_of", "asked_of_run", "correction_of", "failed", "is_near_chance", "options_of", "results_of_run",
-    "score", "score_run", "values_of", "view_of",
+    "asked_of", "asked_of_run", "correction_of", "failed", "failures_of_run", "is_near_chance", "options_of",
+    "results_of_run", "score", "score_run", "values_of", "view_of",
 ]  # fmt: skip
 
 CHANCE_BELOW = 0.05
@@ -39,7 +41,8 @@ def score(
     """One result a model, benchmark, metric and split, of everything that was asked for in `runs`.
 
     correction  adds every value again with corrected logits, none of them a headline.
-    A model or benchmark that failed is one result whose metric and value are None and whose reason says why.
+    A model or benchmark that failed is one result whose metric and value are None and whose reason says why. What
+    people got right (RUNS/people) follows after the models, in rows of the kind "people".
     """
     if not runs.is_dir():
         raise FileNotFoundError(
@@ -60,7 +63,8 @@ def score(
         if (runs / PLAN_FILE).is_file():
             raise LookupError(f"expected a folder of runs, got the run {runs} itself: give {runs.absolute().parent}")
         raise LookupError(f"expected runs in {runs}, got none: `hf-robust evaluate --out {runs}` writes them")
-    return failures + scored
+    models = failures + scored
+    return models + people_rows(runs, models)
 
 
 def results_of_run(run: Path, benchmarks: Mapping[str, Benchmark], *, allow_chance: bool = False) -> list[Result]:
@@ -77,13 +81,58 @@ def _score_asked(run: Path, benchmarks: Mapping[str, Benchmark], **options: Any)
         yield failure(run.name, None, None, run.name, str(error))
         return
     for request in requests:
-        name, reason = request["benchmark"], request["failure"]
-        if reason is None and name not in benchmarks:
-            reason = f"benchmark {name!r} is not known here; known: {', '.join(sorted(benchmarks))}"
+        name, reason = request["benchmark"], _why_failed(request, benchmarks)
         if reason is not None:
-            yield failure(plan["model"], name, request["mode"], run.name, str(reason))
+            yield failure(plan["model"], name, request["mode"], run.name, reason)
         elif not benchmarks[name].fit_only:
             yield from score_run(_asked(run, plan, benchmarks[name], request), **options)
+    for name, mode, reason in _forgotten(run, requests, benchmarks):
+        yield failure(plan["model"], name, mode, run.name, reason)
+
+
+def failures_of_run(run: Path, benchmarks: Mapping[str, Benchmark]) -> list[tuple[str, str, str]]:
+    """(benchmark, mode, reason) of what was asked of a run and cannot be scored whatever its predictions are."""
+    requests = _requests(run)
+    reasons = [(request, _why_failed(request, benchmarks)) for request in requests]
+    failures = [(request["benchmark"], request["mode"], reason) for request, reason in reasons if reason is not None]
+    return [*failures, *_forgotten(run, requests, benchmarks)]
+
+
+def _why_failed(request: Mapping[str, Any], benchmarks: Mapping[str, Benchmark]) -> str | None:
+    if request["failure"] is not None:
+        return str(request["failure"])
+    if request["benchmark"] not in benchmarks:
+        return f"benchmark {request['benchmark']!r} is not known here; known: {', '.join(sorted(benchmarks))}"
+    return None
+
+
+def _forgotten(
+    run: Path, requests: Sequence[Mapping[str, Any]], benchmarks: Mapping[str, Benchmark]
+) -> list[tuple[str, str, str]]:
+    """What the log says was asked and no request tells any more: a benchmark must not leave the table in silence."""
+    there = {(request["benchmark"], request["mode"]) for request in requests}
+    fits = {name for name, benchmark in benchmarks.items() if benchmark.fit_only}
+    return [
+        (name, mode, f"expected {run / REQUESTS / f'{name}.{mode}.json'}, got nothing: run the same `evaluate` again")
+        for name, mode in _logged(run)
+        if (name, mode) not in there and name not in fits
+    ]
+
+
+def _logged(run: Path) -> list[tuple[str, str]]:
+    """Every (benchmark, mode) that the log names, once; lines that cannot be read, or of older versions, name none."""
+    found: dict[tuple[str, str], None] = {}
+    try:
+        lines = (run / LOG_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            asked = json.loads(line)["asked"]
+            found |= {(str(name).rpartition(".")[0], str(name).rpartition(".")[2]): None for name in asked}
+        except (ValueError, LookupError, TypeError, RecursionError):
+            continue
+    return list(found)
 
 
 def _asked(run: Path, plan: Mapping[str, Any], benchmark: Benchmark, request: Mapping[str, Any]) -> Asked:
@@ -91,7 +140,8 @@ def _asked(run: Path, plan: Mapping[str, Any], benchmark: Benchmark, request: Ma
 
 
 def _plan(run: Path) -> dict[str, Any]:
-    return read_json(run / PLAN_FILE, [field.name for field in fields(Plan)])
+    younger = {field.name: field.default for field in fields(Plan) if field.default is not MISSING}  # of later versions
+    return {**younger, **read_json(run / PLAN_FILE, [f.name for f in fields(Plan) if f.name not in younger])}
 
 
 def _records(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from ..benchmarks import Benchmark, Role, Value
 from ..metrics import holm, mcnemar, minimum_detectable_difference, paired_difference, paired_proportions
 from ..predictions.plan import PLAN_FILE
 from ..schema import Outputs
-from . import asked_of_run, is_near_chance, values_of
+from . import asked_of_run, failures_of_run, is_near_chance, values_of
 from .load import Loaded, load
 from .rows import Asked
 
@@ -93,6 +93,24 @@ def compare(
     return rows
 
 
+def left_out(first: Path, second: Path, benchmarks: Mapping[str, Benchmark]) -> list[str]:
+    """A sentence for each benchmark that `compare` has no rows of, though one of the runs was asked for it."""
+    runs = {"A": first, "B": second}
+    failures = {letter: failures_of_run(run, benchmarks) for letter, run in runs.items()}
+    scored = {
+        letter: {(asked.benchmark.name, asked.mode) for asked in asked_of_run(run, benchmarks)}
+        for letter, run in runs.items()
+    }
+    failed = [(name, mode, f"failed in {k}: {why}") for k, found in failures.items() for name, mode, why in found]
+    known = {(name, mode) for name, mode, _ in failed}
+    other = [
+        (name, mode, f"{letter} was not asked for it")
+        for letter, those in (("A", scored["B"]), ("B", scored["A"]))
+        for name, mode in sorted(those - scored[letter] - known)
+    ]
+    return [f"{name} ({mode} preprocessing): {why}" for name, mode, why in (*failed, *other)]
+
+
 def _asked_in(run: Path, benchmarks: Mapping[str, Benchmark]) -> str:
     return ", ".join(f"{a.benchmark.name} ({a.mode})" for a in asked_of_run(run, benchmarks)) or "nothing to score"
 
@@ -123,6 +141,8 @@ def _notes(asked: Asked, loaded: Loaded, letter: str) -> Iterator[str]:
     """What holds for the rows stands once for both runs; what holds for a model says which."""
     if asked.plan["limit"] is not None:
         yield f"subset: --limit {asked.plan['limit']}"
+    if asked.plan["exif"] == "apply":
+        yield f"{letter} was given pictures turned by their EXIF orientation"
     for texts in loaded.lacks.values():
         yield from texts
     gate = asked.benchmark.gate(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..predictions.read import read_head
+from ..predictions.read import has_head, read_head
 from ..spurious.spufix import check_strength
 from ..spurious.spufix_files import FittedSpuFix, read_spufix
 from ..spurious.training import head_hash, head_name
@@ -59,5 +59,11 @@ def _fits(asked: Asked, fitted: FittedSpuFix) -> None:
     head = read_head(asked.run, head_name(asked.plan))
     if head is None:
         raise LookupError(f"expected the linear head in {asked.run}, got none: `evaluate` again with --features")
+    listed = asked.benchmark.zero_shot
+    if listed is not None and has_head(asked.run, listed.head):
+        raise ValueError(
+            f"expected logits of the head that the correction was fitted to, got the zero-shot head {listed.head!r} of "
+            f"{len(listed.classes)} classes on {asked.benchmark.name}: it stays as it is"
+        )
     model = str(asked.plan["model"])
     fitted.refuse_other(weights=str(asked.plan["weights"]), head=head_hash(head), model=model)

@@ -44,7 +44,7 @@ def read_components(place: str | Path) -> Components:
         raise ValueError(f"expected a file with a component list, got the folder {str(path)!r}: name the file") from (
             error
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"expected JSON in {path}, got something else ({error}): write it as {{class: [0, 2]}}") from (
             error
         )

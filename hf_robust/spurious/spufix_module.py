@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..models import ImageClassifier, ModelError, load_model, weights_hash
-from ..predictions.plan import read_json, write_json
+from ..predictions.plan import DamagedError, read_json, write_json
 from .spufix import SpuFix, check_strength
 from .spufix_files import FittedSpuFix, read_spufix
 from .training import head_hash
@@ -93,6 +93,11 @@ def correct_classifier(model: ImageClassifier, fitted: FittedSpuFix, *, strength
 
     ModelError for a model without a linear head, and for another model than the one that was fitted.
     """
+    if model.prompts is not None and "classifier" not in model.heads:
+        raise ModelError(
+            f"{model.name}: expected a model with a linear layer over its classes, got a zero-shot one, which gives "
+            "embeddings: evaluate it as it is, then `hf-robust score RUNS --spufix FILE`"
+        )
     if model.linear is None or "classifier" not in model.heads:
         raise ModelError(
             f"{model.name}: expected logits that are one linear layer over one vector a picture, got a model where no "
@@ -116,6 +121,7 @@ def export(name: str, file: Path, out: Path, *, checkpoint: Path | None = None, 
     """
     from safetensors.torch import save_file
 
+    _refuse_other_folder(out)
     fitted = read_spufix(file)
     model = correct_classifier(load_model(name, checkpoint=checkpoint), fitted, strength=strength)
     out.mkdir(parents=True, exist_ok=True)
@@ -127,6 +133,21 @@ def export(name: str, file: Path, out: Path, *, checkpoint: Path | None = None, 
     config = {"form": _FORMAT, "model": name, "strength": strength, "spufix": fitted.sha256}
     write_json(out / CONFIG, {**config, "checkpoint": WEIGHTS if takes_weights else None})
     return out
+
+
+def _refuse_other_folder(out: Path) -> None:
+    """Nothing for a new or empty folder, or one that holds an earlier export; FileExistsError for any other."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    try:
+        ours = read_json(out / CONFIG, ["form"])["form"] == _FORMAT
+    except (DamagedError, NotADirectoryError):
+        ours = False
+    if not ours:
+        raise FileExistsError(
+            f"expected a new folder, or one that `spufix export` wrote, for --out, got {str(out)!r}, which holds other "
+            "files: give another folder"
+        )
 
 
 def load_corrected(folder: str | Path) -> ImageClassifier:

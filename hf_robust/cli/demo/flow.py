@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +48,5 @@ def run_demo(out: Path, meter_of: Callable[[str], Meter]) -> DemoOutcome:
     evaluate(MODEL, tuple(minis.values()), needs, out / "runs", options=options, world=world, meter=meter_of(MODEL))
     results = score(out / "runs", minis)
     shown = report.Places(places.built, folders["imagenet-val"])
-    os.environ.setdefault("MPLCONFIGDIR", str(out / "matplotlib"))  # its font cache: nothing is written outside
     written = report.write_report(out / "runs", out / "report", benchmarks=minis, places=shown, results=results)
     return DemoOutcome(results, written, bool(failed(results)))

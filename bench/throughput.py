@@ -1,0 +1,311 @@
+"""Speed of the package on this machine, every figure beside what it has to be compared with, in one run.
+
+python bench/throughput.py [--photos FOLDER] [--pictures N] [--repeats N] [--only SECTION ...] [--json FILE]
+
+evaluate  files to predictions on disk: `hf-robust evaluate` beside a plain ImageFolder + DataLoader loop (plain_loop.py)
+          on the same pictures, weights and transform, in turns; and beside what the cores could do at most
+score     scoring stored predictions beside running the model again
+start     `hf-robust --help` and `import hf_robust`
+build     a data set out of its archive beside copying the archive
+
+Pictures: crops of scikit-image's photos, JPEG and PNG; or your own, any files below FOLDER, repeated up to N where there
+are fewer. They are laid out as ImageNet validation is, 50 a class. The least of the repeats counts, since other
+programs can only add to it; their median and the load of the machine stand beside it. `cpu` is processor time of all
+processes, which other programs disturb less. Exit code 1 where a target is missed or predictions differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from hf_robust.labels import imagenet_1k, imagenet_a_wnids
+from hf_robust.schema import image_id
+
+PYTHON = sys.executable
+PLAIN = [PYTHON, str(Path(__file__).with_name("plain_loop.py"))]
+EACH_CLASS = 50  # as ImageNet validation has
+MODELS = {"offline/efficientnet_lite0": 2.0, "timm-random/test_vit": 1.2}  # times a plain loop
+SECTIONS = ("evaluate", "score", "start", "build")
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+LOGITS_DIFFER = 1e-4
+
+
+@dataclass
+class Times:
+    """Of one thing, measured several times: wall seconds and processor seconds."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    loop: list[float] = field(default_factory=list)  # without start-up, where known
+
+    def best(self, what: str = "wall") -> float:
+        return min(getattr(self, what))
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was promised, and what was measured."""
+
+    what: str
+    got: float
+    wanted: float
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool:
+        return self.got <= self.wanted if self.at_most else self.got >= self.wanted
+
+
+# --- pictures
+
+
+def photos(folder: Path | None) -> Iterator[tuple[str, bytes]]:
+    """Suffix and bytes of pictures, without end."""
+    if folder is not None:
+        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+        if not files:
+            raise SystemExit(f"expected pictures below {folder}, got none")
+        yield from ((path.suffix.lower(), path.read_bytes()) for path in cycle(files))
+    yield from crops()
+
+
+def crops() -> Iterator[tuple[str, bytes]]:
+    """Pieces of scikit-image's photos in the size of ImageNet's, JPEG and PNG by turns."""
+    import skimage
+    from PIL import Image
+
+    place = Path(skimage.__file__).parent / "data"
+    names = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png", "ihc.png")
+    whole = [Image.open(place / name).convert("RGB") for name in names if (place / name).is_file()]
+    rng = np.random.default_rng(0)
+    for n, image in enumerate(cycle(whole)):
+        width, height = (int(rng.integers(side // 2, side)) for side in image.size)
+        left, top = int(rng.integers(image.width - width)), int(rng.integers(image.height - height))
+        piece = image.resize((400, 320), Image.Resampling.BICUBIC, (left, top, left + width, top + height))
+        stream = io.BytesIO()
+        piece.save(stream, "JPEG" if n % 2 else "PNG", **({"quality": 92} if n % 2 else {}))
+        yield (".jpg" if n % 2 else ".png"), stream.getvalue()
+
+
+def lay_out(folder: Path, source: Path | None, number: int) -> Path:
+    for n, (suffix, data) in enumerate(islice(photos(source), number)):
+        path = folder / imagenet_1k().wnids[n // EACH_CLASS % 1000] / f"ILSVRC2012_val_{n + 1:08d}{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
+
+
+# --- measuring
+
+
+def run(command: Sequence[str], times: Times) -> str:
+    """Standard output of the command; its wall and processor time are added to `times`."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    times.wall.append(time.perf_counter() - started)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    times.cpu.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def evaluate_command(model: str, pictures: Path, out: Path) -> list[str]:
+    task = ["--model", model, "--benchmark", "imagenet-val", "--imagenet-val", str(pictures), "--out", str(out)]
+    return [PYTHON, "-m", "hf_robust", "evaluate", *task, "--allow-chance", "--device", "cpu"]
+
+
+def evaluate(model: str, pictures: Path, number: int, repeats: int) -> dict[str, Any]:
+    """Both loops in turns; the predictions of each turn are compared."""
+    limit = json.loads(run([*PLAIN, "limit", model, str(pictures)], Times()))
+    plain, ours = Times(), Times()
+    differences, switched, plans = [], 0, []
+    for turn in range(repeats):
+        print(f"{model}, turn {turn + 1} of {repeats}, load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            file, out = Path(scratch, "plain.npz"), Path(scratch, "runs")
+            plain.loop.append(json.loads(run([*PLAIN, "loop", model, str(pictures), str(file)], plain))["seconds"])
+            run(evaluate_command(model, pictures, out), ours)
+            (made,) = (plan.parent for plan in out.glob("*/plan.json"))
+            plans.append(json.loads((made / "plan.json").read_text()))
+            ours.loop.append(max(json.loads(line)["seconds"] for line in (made / "log.jsonl").open()))
+            difference, other = compare(file, made)
+        differences.append(difference)
+        switched += other
+    cores = len(os.sched_getaffinity(0))
+    limit["pictures_per_s"] = cores * 1e3 / (limit["decode_ms"] + limit["forward_ms"])
+    chosen = [
+        {name: plan[name] for name in ("micro_batch", "layout", "batch_norm_folded", "threads")} for plan in plans
+    ]
+    return {
+        "model": model, "pictures": number, "cores": cores, "limit": limit, "plain": vars(plain), "ours": vars(ours),
+        "plans": chosen, "largest_difference_of_logits": max(differences), "other_argmax": switched,
+    }  # fmt: skip
+
+
+def compare(file: Path, made: Path) -> tuple[float, int]:
+    """Largest difference of two logits of one picture, and pictures whose largest logit is another's."""
+    theirs = np.load(file)
+    place = {image_id(f"x/{name}"): row for row, name in enumerate(theirs["names"])}
+    largest, switched, seen = 0.0, 0, 0
+    for part in sorted((made / "imagenet-val.model").glob("part-*.parquet")):
+        table = pq.read_table(part)
+        logits = np.stack([np.asarray(row.values) for row in table["logits"]])
+        plain = theirs["logits"][[place[name] for name in table["id"].to_pylist()]]
+        largest = max(largest, float(np.abs(logits - plain).max()))
+        switched += int((logits.argmax(1) != plain.argmax(1)).sum())
+        seen += len(logits)
+    if seen != len(place):
+        raise SystemExit(f"expected predictions of {len(place)} pictures, got {seen}")
+    return largest, switched
+
+
+def targets_of(row: dict[str, Any]) -> list[Target]:
+    """Print one model's table; what was promised of it."""
+    number, plain, ours, limit = row["pictures"], row["plain"], row["ours"], row["limit"]
+    print(f"\n{row['model']}, {number:,} pictures, {row['cores']} cores; {row['plans'][-1]}")
+    print(f"  {'':28}{'wall s':>9}{'median':>9}{'pictures/s':>12}{'cpu s':>9}")
+    for what, times in (("plain loop", plain), ("hf-robust evaluate", ours)):
+        for kind, values in (("start-up included", times["wall"]), ("loop alone", times["loop"])):
+            cpu = f"{min(times['cpu']):9.1f}" if values is times["wall"] else ""
+            name = what if values is times["wall"] else f"  {kind}"
+            best = min(values)
+            print(f"  {name:28}{best:9.2f}{statistics.median(values):9.2f}{number / best:12.1f}{cpu}")
+    print(f"  {'the cores at most':28}{number / limit['pictures_per_s']:9.2f}{'':9}{limit['pictures_per_s']:12.1f}"
+          f"   decode {limit['decode_ms']:.1f} + forward {limit['forward_ms']:.1f} ms ({limit['best']})")  # fmt: skip
+    wall, loop, cpu = (min(plain[k]) / min(ours[k]) for k in ("wall", "loop", "cpu"))
+    of_limit = number / min(ours["loop"]) / limit["pictures_per_s"]
+    print(f"  times the plain loop: {wall:.2f} with start-up, {loop:.2f} without, {cpu:.2f} by processor time; "
+          f"{of_limit:.2f} of the limit; logits differ by {row['largest_difference_of_logits']:.1e} at most")  # fmt: skip
+    wanted = MODELS.get(row["model"], 1.0)
+    return [
+        Target(f"{row['model']}: times a plain loop, start-up included", wall, wanted),
+        Target(f"{row['model']}: times a plain loop, without start-up", loop, wanted),
+        Target(
+            f"{row['model']}: largest difference of logits", row["largest_difference_of_logits"], LOGITS_DIFFER, True
+        ),
+        Target(f"{row['model']}: pictures with another argmax", row["other_argmax"], 0, True),
+    ]
+
+
+def score(pictures: Path, number: int, repeats: int) -> tuple[dict[str, Any], list[Target]]:
+    """Scoring stored predictions, in a process that has what it needs imported, beside running the model again."""
+    again, whole, inside = Times(), Times(), []
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch, "runs")
+        run(evaluate_command("offline/efficientnet_lite0", pictures, out), again)
+        (log,) = out.glob("*/log.jsonl")
+        running = max(json.loads(line)["seconds"] for line in log.open())
+        code = "import sys, time; from pathlib import Path; from hf_robust.scoring import score; "
+        code += "score(Path(sys.argv[1])); t = time.perf_counter(); score(Path(sys.argv[1])); print(time.perf_counter() - t)"
+        for _ in range(repeats):
+            inside.append(float(run([PYTHON, "-c", code, str(out)], Times())))
+            run([PYTHON, "-m", "hf_robust", "score", str(out)], whole)
+    times = running / min(inside)
+    print(f"\nscoring {number:,} stored predictions: {min(inside):.2f} s, {whole.best():.2f} s as a command; running the "
+          f"model again: {running:.1f} s, {again.best():.1f} s as a command: {times:.0f} times")  # fmt: skip
+    row = {
+        "pictures": number,
+        "score": inside,
+        "score_command": vars(whole),
+        "run": running,
+        "run_command": vars(again),
+    }
+    return row, [Target("running again, in times of scoring", times, 50)]
+
+
+def start(repeats: int) -> tuple[dict[str, Any], list[Target]]:
+    row, targets = {}, []
+    for what, most, command in (
+        ("hf-robust --help", 0.5, [PYTHON, "-m", "hf_robust", "--help"]),
+        ("import hf_robust", 0.3, [PYTHON, "-c", "import hf_robust"]),
+        ("python -c pass", float("inf"), [PYTHON, "-c", "pass"]),
+    ):
+        times = Times()
+        for _ in range(3 * repeats):
+            run(command, times)
+        row[what] = vars(times)
+        print(f"{what}: {times.best():.2f} s, {times.best('cpu'):.2f} s of processor time")
+        targets.append(Target(f"seconds of `{what}`", times.best(), most, True))
+    return row, targets
+
+
+def build(source: Path | None, number: int, repeats: int) -> tuple[dict[str, Any], list[Target]]:
+    """A data set out of its archive, beside reading and writing the archive's bytes once."""
+    copying, building = Times(), Times()
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(scratch, "imagenet-a.tar")
+        with tarfile.open(archive, "w") as tar:
+            for n, (suffix, data) in enumerate(islice(photos(source), number)):
+                name = f"imagenet-a/{imagenet_a_wnids()[n % 200]}/0.{n:06d}_bucket _ bucket_0.5{suffix}"
+                info = tarfile.TarInfo(name)
+                info.size = len(data) + 8
+                tar.addfile(info, io.BytesIO(data + n.to_bytes(8, "big")))  # no two files of the same bytes
+        size = archive.stat().st_size / 1e6
+        for turn in range(repeats):
+            started = time.perf_counter()
+            shutil.copyfile(archive, Path(scratch, f"copy-{turn}"))
+            copying.wall.append(time.perf_counter() - started)
+            command = ["build", "imagenet-a", "--source", str(archive), "--allow-incomplete"]
+            run([PYTHON, "-m", "hf_robust", *command, "--out", str(Path(scratch, f"set-{turn}"))], building)
+    rates = size / copying.best(), size / building.best()
+    print(f"\nbuilding a set out of {size:.0f} MB: {rates[1]:.0f} MB/s; copying its archive: {rates[0]:.0f} MB/s")
+    row = {"megabytes": size, "copy": vars(copying), "build": vars(building)}
+    return row, [Target("speed of building, of copying the archive", rates[1] / rates[0], 0.5)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=Path, metavar="FOLDER", help="default: crops of scikit-image's photos")
+    parser.add_argument("--pictures", type=int, default=1000, metavar="N", help="%(default)s")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="%(default)s")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), metavar="M", help="%(default)s")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="SECTION", help="%(choices)s")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every figure of every repeat")
+    given = parser.parse_args()
+    figures: dict[str, Any] = {"cores": os.cpu_count(), "load_before": os.getloadavg()}
+    targets: list[Target] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        pictures = lay_out(Path(scratch, "val"), given.photos, given.pictures)
+        for model in given.models if "evaluate" in given.only else ():
+            figures[model] = evaluate(model, pictures, given.pictures, given.repeats)
+            targets += targets_of(figures[model])
+        others: dict[str, Callable[[], tuple[dict[str, Any], list[Target]]]] = {
+            "score": lambda: score(pictures, given.pictures, given.repeats),
+            "start": lambda: start(given.repeats),
+            "build": lambda: build(given.photos, given.pictures, given.repeats),
+        }
+        for name in (name for name in others if name in given.only):
+            figures[name], more = others[name]()
+            targets += more
+    figures["load_after"] = os.getloadavg()
+    print()
+    for target in targets:
+        sign = "at most" if target.at_most else "at least"
+        print(f"{target.what}: {target.got:.3g}, target {sign} {target.wanted:g}: {'met' if target.met else 'MISSED'}")
+    if given.json:
+        given.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return 0 if all(target.met for target in targets) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

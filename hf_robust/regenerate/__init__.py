@@ -1,0 +1,1 @@
+"""Making new benchmarks: stages, recipes, and what each recipe is made of."""

@@ -1,0 +1,54 @@
+"""The bytes of a candidate's picture: made by a stage, or left where the pool has them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+from .ledger import Ledger
+
+IMAGE, SOURCE, OFFSET, LENGTH = "image", "source", "offset", "length"
+_PARTS_IN_MEMORY = 2
+
+
+def picture_columns(ledger: Ledger) -> tuple[str, ...]:
+    """The columns that `picture_of` needs; LookupError where no stage has made pictures."""
+    if IMAGE in ledger.columns:
+        return (IMAGE,)
+    if SOURCE in ledger.columns:
+        return (SOURCE, OFFSET, LENGTH)
+    raise LookupError(f"expected pictures, got only {', '.join(ledger.columns)}: run the stage that makes them first")
+
+
+def picture_of(row: Mapping[str, Any]) -> bytes:
+    """The picture's bytes as they were made or found."""
+    if IMAGE in row:
+        return bytes(row[IMAGE])
+    from .pool import pool_bytes
+
+    content: bytes = pool_bytes(row[SOURCE], row[OFFSET], row[LENGTH])
+    return content
+
+
+class Pictures:
+    """The pictures of a ledger by position; the parts read last stay in memory, so reading in order is quick."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        columns = picture_columns(ledger)
+        self._starts = list(accumulate(ledger.rows_of, initial=0))
+
+        @lru_cache(_PARTS_IN_MEMORY)
+        def part(index: int) -> dict[str, Any]:
+            table = ledger.part(index, columns)
+            return {name: table[name].combine_chunks() for name in columns}
+
+        self._part = part
+
+    def read(self, position: int) -> bytes:
+        """The bytes of the picture at `position` among all rows of the ledger."""
+        index = bisect_right(self._starts, position) - 1
+        row = position - self._starts[index]
+        return picture_of({name: values[row].as_py() for name, values in self._part(index).items()})
