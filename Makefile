@@ -2,12 +2,17 @@
 PYTHON ?= python3
 VENV ?= .venv
 PAGES_VENV ?= .venv-pages
+OLAH_VENV ?= .venv-olah
+FIFTYONE_VENV ?= .venv-fiftyone
 BIN := $(VENV)/bin
 export PIP_RETRIES ?= 5
 export PIP_DEFAULT_TIMEOUT ?= 60
+# a file stays in one process, since its tests share what was costly to make
+PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
-.PHONY: help demo install install-demo install-pages test test-slow test-all test-pages lint types clean
+.PHONY: help demo install install-demo install-pages install-olah install-fiftyone test test-slow test-all test-pages \
+	test-olah test-fiftyone lint types clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +20,8 @@ help:
 	@echo "make test      run every test that is not marked slow"
 	@echo "make test-all  run the slow tests too (make test-slow runs only those)"
 	@echo "make test-pages  the pages of metrics and reviews in a headless browser (gradio needs an older pillow: $(PAGES_VENV))"
+	@echo "make test-olah     the real libraries read from a mirror that is not ours (olah, in $(OLAH_VENV))"
+	@echo "make test-fiftyone  FiftyOne's own loader reads our export (in $(FIFTYONE_VENV), 1.3 GB)"
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy --strict on the package"
 	@echo "make clean     remove $(VENV) and everything that was built"
@@ -27,13 +34,13 @@ install-demo: $(VENV)/.ready-demo
 install: $(VENV)/.ready-dev
 
 test: install
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: install
-	$(BIN)/python -m pytest -q -m "slow and not pages"
+	$(PYTEST) -m "slow and not pages"
 
 test-all: install
-	$(BIN)/python -m pytest -q -m "not pages"
+	$(PYTEST) -m "not pages"
 
 # gradio needs pillow < 13, so the pages have an environment of their own, without torch
 install-pages: $(PAGES_VENV)/.ready
@@ -44,7 +51,27 @@ $(PAGES_VENV)/.ready: pyproject.toml
 	@touch $@
 
 test-pages: install-pages
-	$(PAGES_VENV)/bin/python -m pytest -q tests/test_hub_spaces.py tests/test_review_page.py -m pages
+	$(PAGES_VENV)/bin/python -m pytest -q tests/test_hub_spaces.py tests/test_review_page.py tests/test_docs_regenerate.py -m pages
+
+# Optional: programs of others, each in an environment of its own; the tests run in $(VENV) and call them there.
+install-olah: $(OLAH_VENV)/.ready
+install-fiftyone: $(FIFTYONE_VENV)/.ready
+
+$(OLAH_VENV)/.ready: Makefile
+	$(PYTHON) -m venv --clear $(OLAH_VENV)
+	$(OLAH_VENV)/bin/python -m pip --disable-pip-version-check install "olah>=0.5.4,<0.6"
+	@touch $@
+
+$(FIFTYONE_VENV)/.ready: Makefile pyproject.toml
+	$(PYTHON) -m venv --clear $(FIFTYONE_VENV)
+	$(FIFTYONE_VENV)/bin/python -m pip --disable-pip-version-check install -e ".[fiftyone]" "mongomock>=4.3,<5"
+	@touch $@
+
+test-olah: install install-olah
+	OLAH_PYTHON=$(abspath $(OLAH_VENV))/bin/python $(BIN)/python -m pytest -q tests/test_olah.py
+
+test-fiftyone: install install-fiftyone
+	FIFTYONE_PYTHON=$(abspath $(FIFTYONE_VENV))/bin/python $(BIN)/python -m pytest -q tests/test_fiftyone_loader.py
 
 lint: install
 	$(BIN)/python -m ruff check .
@@ -54,7 +81,7 @@ types: install
 	$(BIN)/python -m mypy
 
 clean:
-	rm -rf $(VENV) $(PAGES_VENV) build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PAGES_VENV) $(OLAH_VENV) $(FIFTYONE_VENV) build dist demo-output *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Stamps vanish before an installation and return after it, so that nothing trusts a half-installed environment; one whose
 # installation was killed is made anew. `dev` includes `demo`.

@@ -237,7 +237,7 @@ def _from_hub(dataset: str, repo: str) -> Rows:
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:  # load_dataset alone retries for a long time where there is no network
-        commit = HfApi().dataset_info(repo, timeout=10).sha
+        commit = HfApi().dataset_info(repo, revision="main", timeout=10).sha  # mirrors know no other head
     except GatedRepoError as error:
         raise _gated(repo) from error
     except (RepositoryNotFoundError, HFValidationError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,15 @@ def work(out: Path, *, rank: int = 0, size: int = 1) -> Work:
     return Work(out, World(rank, size, "cpu"), lambda done, total: None)
 
 
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes() if file.exists() else file.name.encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str | None:
+    """Of a file's bytes; None for a name that stands for no file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
 def pool(files: Sequence[tuple[Path, str | None]], *, part_rows: int = PARTS, **more: Sequence[Any]) -> Stage:
     """A stage whose rows are (file, WordNet id); further columns by name, one value a row."""
 
@@ -43,7 +53,7 @@ def pool(files: Sequence[tuple[Path, str | None]], *, part_rows: int = PARTS, **
                 "length": pa.nulls(len(where), pa.int64()),
                 "wnid": pa.array(wnids, pa.string()),
                 "labels": pa.array([[index[w]] if w in index else [] for w in wnids], pa.list_(pa.int32())),
-                "image_sha256": [files[i][0].name for i in where],
+                "image_sha256": [_sha256(files[i][0]) for i in where],
                 **{name: [values[i] for i in where] for name, values in more.items()},
             }
         )

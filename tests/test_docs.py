@@ -38,6 +38,7 @@ class Block:
     exit=N       it has to end with that code.
     given=NAME   what `docs_world.GIVEN` makes first, since another program makes it for a reader; the page says so.
     shown=above  text whose lines the block before it printed, whatever the blanks.
+    shown=demo   the same of what `hf-robust demo` printed; … stands for what the plan's hash decides.
     test=NAME    not run here, but by the test that looks for this name.
     """
 
@@ -67,8 +68,15 @@ def help_of(*command: str) -> str:
     return said.getvalue()
 
 
-def commands() -> list[str]:
-    return re.findall(r"^    ([a-z][a-z-]*)\b", help_of().split("COMMAND\n", 1)[1], re.MULTILINE)
+def commands(*above: str) -> list[str]:
+    """The commands below one, by its help; none below most."""
+    listed = re.split(r"^  (?:COMMAND|ACTION|FORMAT|WHAT)\n", help_of(*above), maxsplit=1, flags=re.MULTILINE)
+    return re.findall(r"^    ([a-z][a-z-]*)\b", "".join(listed[1:]), re.MULTILINE)
+
+
+def whole_commands() -> list[str]:
+    """Every command in full, such as "score" and "review serve"."""
+    return [f"{name} {own}".strip() for name in commands() for own in commands(name) or [""]]
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -103,17 +111,20 @@ def check_block(block: Block, folder: Path, home: Path) -> str:
 
 
 def check_shown(block: Block, printed: str) -> None:
-    """The lines that the page shows are lines that were printed."""
-    there = {" ".join(line.split()) for line in printed.splitlines()}
+    """The lines that the page shows are lines that were printed; … stands for anything."""
+    there = "\n".join(" ".join(line.split()) for line in printed.splitlines())
     shown = [" ".join(line.split()) for line in block.body.splitlines()]
-    assert [line for line in shown if line not in there] == [], f"{block.page}, line {block.line}: got\n{printed}"
+    patterns = [re.escape(line).replace("…", r"\S+") for line in shown]
+    missing = [line for line, pattern in zip(shown, patterns, strict=True) if not re.search(rf"(?m)^{pattern}$", there)]
+    assert missing == [], f"{block.page}, line {block.line}: got\n{printed}"
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the demo's output, made as the pages say."""
+    """A folder with the demo's output, made as the pages say, and demo.txt with what it printed."""
     folder = tmp_path_factory.mktemp("demo")
-    check_block(Block("the demo", 1, "bash", {}, "hf-robust demo --out demo-output"), folder, folder)
+    printed = check_block(Block("the demo", 1, "bash", {}, "hf-robust demo --out demo-output"), folder, folder)
+    (folder / "demo.txt").write_text(printed, encoding="utf-8")
     return folder / "demo-output"
 
 
@@ -134,8 +145,9 @@ def test_every_block_of_a_page_runs_in_order(page: Path, demo: Path, tmp_path: P
     for block in blocks(page):
         if block.language in RUN or "file" in block.options:
             printed = check_block(block, folder, tmp_path / "home")
-        elif block.options.get("shown") == "above":
-            check_shown(block, printed)
+        elif "shown" in block.options:
+            demo_said = demo.with_name("demo.txt").read_text(encoding="utf-8")
+            check_shown(block, {"above": printed, "demo": demo_said}[block.options["shown"]])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
@@ -176,11 +188,17 @@ def test_every_command_that_is_shown_exists() -> None:
     assert [f"{page}: {name}" for page, name in sorted(shown) if name not in commands()] == []
 
 
-@pytest.mark.parametrize("command", ["evaluate", "build", "score", "report", "list", "remove"])
-def test_every_option_of_a_command_is_explained_somewhere(command: str) -> None:
-    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", help_of(command))) - {"--help"}
+def test_every_option_of_every_command_is_explained_somewhere() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert sorted(option for option in options if not re.search(rf"{option}(?![\w-])", text)) == []
+    options = {
+        (command, option)
+        for command in whole_commands()
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", help_of(*command.split()))
+    }
+    assert len({command for command, _ in options}) > 30
+    unexplained = [f"{command} {option}" for command, option in sorted(options)
+                   if option != "--help" and not re.search(rf"{option}(?![\w-])", text)]  # fmt: skip
+    assert unexplained == []
 
 
 def test_the_page_on_evaluating_names_every_field_of_a_result() -> None:
@@ -195,6 +213,16 @@ def test_the_page_on_building_names_every_column_of_a_set(name: str) -> None:
     every = next(line for line in text.splitlines() if line.startswith("| every set"))
     named = set(re.findall(r"`(\w+)`", row + every))
     assert set(RECIPES[name].features()) - named == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_script_that_a_page_names_exists_and_has_the_options_shown(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"\b(?:bench|tests|docs)/\w+\.py\b", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    for name, rest in re.findall(r"\b(bench/\w+\.py)([^\n#`]*)", text):
+        source = (ROOT / name).read_text(encoding="utf-8")
+        assert [option for option in re.findall(r"--[a-z-]+", rest) if f'"{option}"' not in source] == [], name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)

@@ -17,7 +17,7 @@ import pytest
 from candidate_world import drawn, work_in
 from loopback_hub import loopback_hub
 from review_world import review
-from test_docs import DOCS, PAGES, blocks, help_of
+from test_docs import DOCS, blocks
 
 from hf_robust.regenerate.assemble import AssembleSettings, assemble
 from hf_robust.regenerate.mine import MINE, MineSettings
@@ -25,36 +25,28 @@ from hf_robust.regenerate.recipe_file import claim
 from hf_robust.regenerate.recipes import RECIPES, as_toml, configure, recipe_of
 from hf_robust.regenerate.review import write_facts
 from hf_robust.regenerate.stage import run_stage
+from hf_robust.review.base import MODES
 from hf_robust.review.decisions import Rule
 from hf_robust.review.reliability import Thresholds
 from hf_robust.review.store import Store
 
-PAGE = DOCS / "imagenet-d.md"
+PAGE, REVIEW_PAGE = DOCS / "imagenet-d.md", DOCS / "review.md"
 RUN = "import sys; from hf_robust.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def lines_of(name: str) -> list[list[str]]:
     """The commands of the block with test=NAME, without `hf-robust`."""
-    body = "".join(block.body for block in blocks(PAGE) if block.options.get("test") == name)
+    every = (block for page in (PAGE, REVIEW_PAGE) for block in blocks(page))
+    body = "".join(block.body for block in every if block.options.get("test") == name)
     return [shlex.split(line.removeprefix("$ hf-robust ")) for line in body.splitlines()]
 
 
-def people_d(folder: Path) -> Path:
-    """A regeneration with a review of drawn pictures, as the page has it in `people-d`."""
-    out = folder / "people-d"
+def people_d(folder: Path, name: str = "people-d") -> Path:
+    """A regeneration with a review of drawn pictures, in the folder that a page names."""
+    out = folder / name
     claim("imagenet-d", out)
     write_facts(review(out / "review-0000"), Rule(2), Thresholds(), ledger="drawn")
     return out
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["regenerate", *(f"review {kind}" for kind in ("serve", "status", "export", "import", "plan", "space", "pull"))],
-)
-def test_every_option_of_regeneration_is_explained_somewhere(command: str) -> None:
-    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", help_of(*command.split()))) - {"--help"}
-    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert sorted(option for option in options if not re.search(rf"{option}(?![\w-])", text)) == []
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -64,7 +56,7 @@ def test_the_page_on_the_machinery_names_the_stages_of_a_recipe(name: str) -> No
     assert re.findall(r"`(\w+)`", row.split("|")[-2]) == [stage.name for stage in recipe_of(name).stages]
 
 
-@pytest.mark.parametrize("page", ["imagenet-d.md", "regenerate.md", "candidates.md"])
+@pytest.mark.parametrize("page", ["imagenet-d.md", "regenerate.md", "candidates.md", "review.md"])
 def test_every_setting_that_a_page_names_exists(page: str) -> None:
     known = {section for recipe in RECIPES.values() for section in recipe.defaults()}
     names = {
@@ -98,7 +90,14 @@ def test_null_takes_a_default_away_in_a_file_and_on_the_command_line(tmp_path: P
 @pytest.mark.parametrize("name", ["review-desktop.png", "review-phone.png"])
 def test_a_screenshot_is_small(name: str) -> None:
     assert 5_000 < (DOCS / name).stat().st_size < 150_000
-    assert name in PAGE.read_text(encoding="utf-8")
+    assert name in REVIEW_PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_on_reviews_names_every_mode_with_its_questions() -> None:
+    text = REVIEW_PAGE.read_text(encoding="utf-8")
+    for mode in MODES.values():
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{mode.name}` |"))
+        assert all(question.text.replace("{subject}", "…") in row for question in mode.questions), mode.name
 
 
 @pytest.mark.slow
@@ -118,7 +117,7 @@ def test_the_page_publishes_a_set_that_loads_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_page_sends_a_review_to_a_space_and_brings_its_answers(tmp_path: Path) -> None:
-    people_d(tmp_path)
+    people_d(tmp_path, "people-a")
     with loopback_hub() as hub:
         for command in lines_of("space"):
             done = hub.run(RUN, tmp_path, *(word.replace("ME/", "tester/") for word in command))
@@ -132,7 +131,7 @@ def test_the_page_sends_a_review_to_a_space_and_brings_its_answers(tmp_path: Pat
 @pytest.mark.slow
 def test_the_page_serves_a_review_until_it_is_stopped(tmp_path: Path) -> None:
     pytest.importorskip("gradio", reason="needs the review extra")
-    out = people_d(tmp_path)
+    out = people_d(tmp_path, "people-a")
     [command] = lines_of("serve")
     server = subprocess.Popen(
         [sys.executable, "-c", RUN, *command, "--port", "0"], cwd=tmp_path, stdout=subprocess.PIPE, text=True

@@ -215,6 +215,7 @@ def test_a_regenerated_set_with_hostile_names_is_asked_about_and_measured(sets: 
     assert main(["review", "result", str(tmp_path / "review"), "--to", str(tmp_path)]) == 0
     record = people_of(tmp_path, "hostile")
     assert (record["majority"]["value"], record["stated"]) == (1.0, "")
+    assert (record["choices"], record["chance"]) == (3, pytest.approx(1 / 3))  # there are no more names than these
     assert record["set_is_official"]
     rows = people_rows(tmp_path, [row_of("hostile")])
     assert [row["ci95"] for row in rows] == [list(wilson(6, 6)), None]  # answers that never vary say nothing of spread

@@ -34,7 +34,7 @@ EXTRAS = {
     "demo",
     "dev",
 }
-LEFT_OUT = (".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "demo-output")
+LEFT_OUT = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "demo-output")
 
 
 @pytest.fixture(scope="module")

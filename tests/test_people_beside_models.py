@@ -149,6 +149,7 @@ BROKEN: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "a value that does not fit": lambda record: json.dumps({**record, "answers": {**record["answers"], "value": 0.5}}),
     "an interval beyond 1": lambda record: json.dumps({**record, "answers": {**record["answers"], "wilson": [0, 2]}}),
     "not a number": lambda record: json.dumps({**record, "ties": "none"}),
+    "a guess beyond certainty": lambda record: json.dumps({**record, "chance": 1.5}),
     "no choices": lambda record: json.dumps({**record, "choices": 0}),
 }
 

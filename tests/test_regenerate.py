@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from loopback_hub import loopback_hub
 from tiny_diffusion import tiny_pipeline
 
 from hf_robust import builders
@@ -147,7 +148,7 @@ def test_a_printed_config_is_the_default_config(name: str, tmp_path: Path, capsy
     assert main(["regenerate", name, "--print-config"]) == 0
     text = capsys.readouterr().out
     (tmp_path / "config.toml").write_text(text)
-    assert set(tomllib.loads(text)) == {*(stage.name for stage in recipe.stages), "assemble"}
+    assert list(tomllib.loads(text)) == list(recipe.defaults())
     assert configure(recipe, tmp_path / "config.toml") == recipe.defaults()
     assert as_toml(recipe, recipe.defaults()) == text
 
@@ -201,8 +202,17 @@ def test_two_processes_make_the_same_bytes_as_one(made: Path, tmp_path: Path, ge
 
 @pytest.mark.slow
 def test_accelerate_launches_the_script(made: Path, tmp_path: Path, generator: Path) -> None:
-    launcher = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", str(ROOT / "regenerate.py")]
-    script = launch([*launcher, *arguments(tmp_path, generator)[1:]], ACCELERATE_USE_CPU="true", MASTER_PORT="29533")
+    launcher = [
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--main_process_port",
+        "0",
+        str(ROOT / "regenerate.py"),
+    ]
+    script = launch([*launcher, *arguments(tmp_path, generator)[1:]], ACCELERATE_USE_CPU="true")
     said, _ = script.communicate(timeout=280)
     assert script.returncode == 0, said.decode()
     assert stages(tmp_path) == stages(made)
@@ -221,3 +231,16 @@ def test_a_kill_in_any_stage_is_resumed_to_the_same_bytes(
     started.communicate()
     assert main(arguments(tmp_path, generator)) == 0
     assert stages(tmp_path) == stages(made)
+
+
+def test_a_published_set_is_evaluated_by_its_repo(made: Path, tmp_path: Path) -> None:
+    place, runs = str(made / "set"), str(tmp_path / "runs")
+    push = ["build", "tiny-d", "--out", place, "--push-to-hub", "tester/tiny-d"]
+    evaluate = ["evaluate", "--model", "timm-random/test_vit", "--benchmark", "tester/tiny-d", "--out", runs, "--json"]
+    code = "import json, sys\nfrom hf_robust.cli import main\nprint([main(line) for line in json.loads(sys.argv[1])])"
+    lines = [push, [*evaluate, "--processes", "1", "--allow-chance"], ["score", runs, "--allow-chance"]]
+    with loopback_hub() as hub:
+        done = hub.run(code, tmp_path, json.dumps(lines), OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0]", done.stderr
+    assert list(json.loads((tmp_path / "runs" / "sets" / "tiny-d.json").read_text())["categories"])

@@ -75,6 +75,8 @@ def test_a_run_of_the_corrected_model_stands_beside_the_run_of_the_same_weights(
     assert (found.key, found.strength, found.file) == (KEY, 0.75, "e" * 64)
     assert (found.before["spurious_score"]["value"], found.after["spurious_score"]["value"]) == (0.8, 0.9)
     assert fixed_of("spurious-imagenet", [run, other]) == ()
+    twice = corrected("spurious_score", None, 1.0, run="fixed", plan=plan, reason="got a run of evaluate --spufix")
+    assert fixed_of("spurious-imagenet", [twice, run, ROWS[0]]) == (found,)
 
 
 def test_without_imagenet_accuracy_the_accuracy_is_that_on_the_benchmarks_own_classes() -> None:

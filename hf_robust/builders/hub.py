@@ -11,6 +11,8 @@ from .archive import Archive, Member, slices
 from .errors import BuildError
 
 SCHEME = "hf://"
+# The Hub library lets errors of its HTTP client through, which differ between its versions and are no OSError.
+HTTP_CLIENTS = ("httpx", "httpx2", "httpcore", "requests", "urllib3", "aiohttp")
 _BYTES, _PATH = "bytes", "path"
 # The Hub set writes the class behind the name: ILSVRC2012_val_00000293_n01440764.JPEG
 _CLASS_IN_NAME = re.compile(r"_n\d{8}(?=\.[^.]+$)")
@@ -44,9 +46,15 @@ def _shards(repo: str, split: str) -> Iterator[str]:
             f"expected a data set at {page}, got none that you may see; check the name or log in"
         ) from error
     except (HfHubHTTPError, OSError) as error:
-        raise BuildError(
-            f"expected to read {page}, got {type(error).__name__}; check the network and try again"
-        ) from error
+        raise _unreachable(page, error) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in HTTP_CLIENTS:
+            raise
+        raise _unreachable(page, error) from error
+
+
+def _unreachable(page: str, error: Exception) -> BuildError:
+    return BuildError(f"expected to read {page}, got {type(error).__name__}; check the network and try again")
 
 
 def spool(shards: Iterable[Path], scratch: Path) -> Archive:

@@ -32,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nhf-robust: stopped; what was finished is kept, the same command goes on from there", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stdout = None  # nothing is flushed into it at the end
+        return 1
     except (ValueError, LookupError, OSError, ImportError, RuntimeError) as error:
         print(f"hf-robust: error: {_sentence(error)}", file=sys.stderr)
         return 1

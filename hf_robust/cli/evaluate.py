@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ def add_evaluate(commands: Any) -> None:
         nargs="+",
         required=True,
         metavar="B",
-        help="see `hf-robust list`; `all`; or DIR/set of `regenerate`",
+        help="see `hf-robust list`; `all`; or a regenerated set: DIR/set, or OWNER/NAME on the Hub",
     )
     parser.add_argument("--out", type=folder, required=True, metavar="RUNS", help="folder for predictions and results")
     data = parser.add_argument_group("data")
@@ -62,7 +63,7 @@ def add_evaluate(commands: Any) -> None:
     model.add_argument("--spufix-strength", type=float, default=1.0, metavar="X", help="from 0 to 1 (%(default)g)")
     model.add_argument("--trust-remote-code", action="store_true", help="run Python code that a Hub repo brings along")
     speed = parser.add_argument_group("execution; other values make another run, never a mixed one")
-    speed.add_argument("--batch-size", type=int, metavar="N", help="pictures a forward pass (CPU 8, GPU 64)")
+    speed.add_argument("--batch-size", type=int, metavar="N", help="pictures a forward pass (default: found)")
     speed.add_argument("--threads", type=int, metavar="N", help="CPU threads of each process (1)")
     speed.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="%(default)s")
     speed.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: what accelerate finds)")
@@ -104,7 +105,7 @@ def evaluate(options: argparse.Namespace) -> int:
     return _finish(options, runs, broken)
 
 
-def _own_places(options: argparse.Namespace) -> dict[str, Path]:
+def _own_places(options: argparse.Namespace) -> dict[str, Path | str]:
     """Where the regenerated sets lie, by name; RUNS remembers what they are."""
     from ..benchmarks.derived import remember
 
@@ -144,12 +145,19 @@ def _run_models(
 
     runs: list[Path] = []
     reasons: dict[str, str | None] = {}
-    with progress_of(console_of(), silent=world.rank != 0) as meter_of:
+    console = console_of()
+
+    def tell(name: str, text: str) -> None:
+        if world.rank == 0:
+            console.print(f"{name}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+    with progress_of(console, silent=world.rank != 0) as meter_of:
         for name in names:
             try:
                 run = run_model(
-                    name, wanted, needs, options.out, options=_run_options(options), world=world, meter=meter_of(name)
-                )
+                    name, wanted, needs, options.out, options=_run_options(options), world=world, meter=meter_of(name),
+                    tell=partial(tell, name),
+                )  # fmt: skip
             except ModelError as error:
                 reasons[name] = str(error)
             except PlanError as error:  # nothing is wrong with the model: its earlier row stays as it is

@@ -301,14 +301,16 @@ def benchmarks_of(names: Sequence[str]) -> tuple[Benchmark, ...]:
     return tuple(derive(own[name][0]) if name in own else benchmark(name) for name in names)
 
 
-def own_sets(names: Sequence[str]) -> dict[str, tuple[Derived, Path]]:
-    """Of the names that are folders: what the regenerated set in each is, and that folder."""
+def own_sets(names: Sequence[str]) -> dict[str, tuple[Derived, Path | str]]:
+    """Of the names that are folders or OWNER/NAME on the Hub: what the regenerated set in each is, and that place."""
     from .. import builders
     from ..benchmarks import benchmarks
     from ..benchmarks.derived import from_record
 
-    found = {}
+    found: dict[str, tuple[Derived, Path | str]] = {}
     for name in names:
+        if name not in benchmarks() and not Path(name).is_dir() and name.count("/") == 1:
+            found[name] = (_published_set(name), name)
         if name in benchmarks() or not Path(name).is_dir():
             continue
         sets = [built for built in builders.installed(out=Path(name)) if built.own_set is not None]
@@ -317,6 +319,20 @@ def own_sets(names: Sequence[str]) -> dict[str, tuple[Derived, Path]]:
         newest = sets[0]  # of several, the one that was made last
         found[name] = (from_record(newest.own_set or {}), Path(name))
     return found
+
+
+def _published_set(repo: str) -> Derived:
+    from ..benchmarks.derived import from_record
+    from ..builders.cache import RECORD
+    from ..hub.network import read_file
+
+    try:
+        record = json.loads(read_file(repo, RECORD, repo_type="dataset"))
+    except (FileNotFoundError, ValueError) as error:
+        raise LookupError(f"expected a regenerated set in the data set {repo!r} of the Hub, got: {error}") from error
+    if not isinstance(record, dict) or not isinstance(record.get("set"), dict):
+        raise LookupError(f"expected a regenerated set in {repo!r}, got {record!r:.80}: give the name of its benchmark")
+    return from_record(record["set"])
 
 
 def known_benchmarks(runs: Path | None = None) -> dict[str, Benchmark]:

@@ -115,7 +115,8 @@ def status(options: argparse.Namespace) -> int:
         print(count_answers(state))
     for question, found in state.agreement().items() if state.answers else ():
         alpha = "—" if found["alpha"] is None else f"{found['alpha']:.3f}"
-        print(f"{question}: pairs of answers that agree {_per_cent(found['pairwise'])}, Krippendorff's alpha {alpha}")
+        agreed = f"equal pairs of answers, mean over pictures {_per_cent(found['pairwise'])}"
+        print(f"{question}: {agreed}, Krippendorff's alpha {alpha}")
     if state.needed.answers:
         print(f"missing: {sum(state.needed.answers.values()):,} answers to {len(state.needed.answers):,} pictures")
         return 1

@@ -170,7 +170,7 @@ def _human_accuracy(place: Path, runs: Path | None) -> int:
     print(
         f"ties {record['ties']:,} (counted as wrong), without an answer {record['unanswered']:,}, unreadable "
         f"{record['unreadable']:,}; {record['workers']:,} people count, {record['workers_dropped']:,} do not\n"
-        f"people chose among {record['choices']} names: a guess is right in {100 / record['choices']:.0f} %; the "
+        f"people chose among {record['choices']} names: a guess is right in {100 * record['chance']:.0f} %; the "
         "Wilson interval takes answers for independent, the bootstrap keeps those to one picture together"
     )
     if record["stated"]:
@@ -181,11 +181,12 @@ def _human_accuracy(place: Path, runs: Path | None) -> int:
 
 
 def _in_words(share: dict[str, Any]) -> dict[str, str]:
+    low, high = share["bootstrap"]
     return {
         "right": f"{share['right']:,} of {share['n']:,}",
         "value %": f"{100 * share['value']:.1f}",
         "Wilson 95 %": "–".join(f"{100 * end:.1f}" for end in share["wilson"]),
-        "bootstrap 95 %": "–".join(f"{100 * end:.1f}" for end in share["bootstrap"]),
+        "bootstrap 95 %": f"{100 * low:.1f}–{100 * high:.1f}" if low < high else "—",  # all alike: no spread to see
     }
 
 

@@ -62,6 +62,17 @@ COLUMNS: Mapping[str, str] = {
 }
 
 
+# The same in a regenerated set, where they mean something else.
+OWN_COLUMNS: Mapping[str, str] = {
+    "image": "the bytes as generated or found",
+    "file_name": "path in the set",
+    "confused_with": "the ImageNet class that the filter takes it for: **not a label**",
+    "confidence": "confidence of the filter in its wrong answer",
+    "true_lemmas": "what the picture shows, outside ImageNet-1k",
+    "top1_prediction": "most likely category of the first surrogate of texts and pictures, where there is one",
+}
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Bytes of one split: as rows in memory, and as Parquet files."""
@@ -112,12 +123,12 @@ def dataset_card(
         _use(repo, splits),
         _section("How it was made", _construction(built)),
         _copy(built),
-        _columns(features, sizes),
+        _columns(built, features, sizes),
         _protocol(benchmark),
-        _evaluate(built.name),
+        _evaluate(built, repo),
         _licence(benchmark),
         _section("Caveats", "\n".join(f"- {caveat}" for caveat in benchmark.caveats)),
-        _check(repo),
+        _check(built, repo),
         _section("In FiftyOne", _fiftyone_code(repo)),
         _section("Citation", f"```bibtex\n{benchmark.citation}\n```"),
     )
@@ -140,7 +151,8 @@ def _metadata(benchmark: Benchmark, splits: DatasetDict, sizes: Mapping[str, Siz
     rows = sum(size.rows for size in sizes.values())
     found: dict[str, Any] = {"pretty_name": benchmark.title, "license": benchmark.picture_licence or "other"}
     if benchmark.picture_licence is None:
-        found |= {"license_name": "no-licence-grant-for-the-pictures", "license_link": benchmark.homepage}
+        link = {} if benchmark.repo_id is None else {"license_link": benchmark.homepage}  # of a set made anew: none
+        found |= {"license_name": "no-licence-grant-for-the-pictures", **link}
     features = next(iter(splits.values())).features
     if "label" in features:  # only where a class is shown that a classifier should answer
         found["task_categories"] = ["image-classification"]
@@ -224,8 +236,9 @@ def _copy(built: Built) -> str:
     return _section("This copy", "\n".join(lines))
 
 
-def _columns(features: Features, sizes: Mapping[str, Sizes]) -> str:
-    rows = [f"| `{name}` | {type_of(feature)} | {COLUMNS.get(name, '')} |" for name, feature in features.items()]
+def _columns(built: Built, features: Features, sizes: Mapping[str, Sizes]) -> str:
+    known = COLUMNS if built.own_set is None else {**COLUMNS, **OWN_COLUMNS}
+    rows = [f"| `{name}` | {type_of(feature)} | {known.get(name, '')} |" for name, feature in features.items()]
     table = ["| column | type | what |", "|---|---|---|", *rows]
     counts = [f"| `{name}` | {s.rows:,} | {s.files:,} |" for name, s in sizes.items()]
     splits = ["| split | pictures | bytes of Parquet |", "|---|---:|---:|", *counts]
@@ -264,11 +277,13 @@ def _first_line(measure: Any) -> str:
     return (measure.__doc__ or "").strip().splitlines()[0].replace("|", "\\|")
 
 
-def _evaluate(name: str) -> str:
+def _evaluate(built: Built, repo: str) -> str:
+    name = built.name if built.own_set is None else repo
     code = f"""pip install "hf-robust[run,report]"
 hf-robust evaluate --model timm/resnet50 --benchmark {name} --imagenet-val FOLDER --out runs
 hf-robust report runs --out report"""
-    text = f"`evaluate` takes the build of this machine, else `hf_robust/{name}` from the Hub."
+    official = f"`evaluate` takes the build of this machine, else `hf_robust/{name}` from the Hub."
+    text = official if built.own_set is None else "The protocol is read from this repo."
     return _section("Evaluate a classifier", f"```bash\n{code}\n```\n\n{text}")
 
 
@@ -279,14 +294,15 @@ def _licence(benchmark: Benchmark) -> str:
     return _section("Licence", text)
 
 
-def _check(repo: str) -> str:
+def _check(built: Built, repo: str) -> str:
     code = f"""import hashlib
 from datasets import Image, load_dataset
 
 for split in load_dataset("{repo}").values():
     for row in split.cast_column("image", Image(decode=False)):
         assert hashlib.sha256(row["image"]["bytes"]).hexdigest() == row["sha256"], row["file_name"]"""
-    text = f"In the folder of the extracted archive, `sha256sum --check {MANIFEST}` compares the same pictures."
+    archive = f"In the folder of the extracted archive, `sha256sum --check {MANIFEST}` compares the same pictures."
+    text = archive if built.own_set is None else f"`{MANIFEST}` holds the same hashes."
     return _section("Check the bytes", f"```python\n{code}\n```\n\n{text}")
 
 

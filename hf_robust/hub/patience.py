@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
+from ..builders.hub import HTTP_CLIENTS
+
 RepoType = Literal["model", "dataset", "space"]
 Say = Callable[[str], None]
 Answer = TypeVar("Answer")
@@ -15,7 +17,6 @@ Answer = TypeVar("Answer")
 TRIES = 5
 LONGEST_WAIT = 300.0
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
-_HTTP_CLIENTS = ("httpx", "httpx2", "httpcore", "requests", "urllib3")
 _TOKEN = re.compile(r"hf_\w{6,}")
 _PREFIX: Mapping[RepoType, str] = {"model": "", "dataset": "datasets/", "space": "spaces/"}
 
@@ -97,7 +98,7 @@ def _is_connection(error: BaseException) -> bool:
     if any(type(e).__name__ == "OfflineModeIsEnabled" for e in _chain(error)):
         return False
     return any(
-        isinstance(e, ConnectionError | TimeoutError) or type(e).__module__.partition(".")[0] in _HTTP_CLIENTS
+        isinstance(e, ConnectionError | TimeoutError) or type(e).__module__.partition(".")[0] in HTTP_CLIENTS
         for e in _chain(error)
     )
 

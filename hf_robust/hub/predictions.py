@@ -246,7 +246,7 @@ def pull(repo: str, out: Path, *, say: network.Say | None = None) -> tuple[Pulle
     already, the same, is left alone. Raises FileExistsError where another stands under its name, DamagedError where the
     repo holds something else than was published, LookupError where it holds no run, HubError where the Hub refuses.
     """
-    remote = network.look(repo, repo_type="dataset", say=say)
+    remote = network.look(repo, repo_type="dataset", revision="main", say=say)  # mirrors know no other head
     runs = sorted({path.split("/")[0] for path in remote.files if _travels(path) and path.endswith(f"/{PLAN_FILE}")})
     if not remote.exists or not runs:
         found = "one without" if remote.exists else "none that you may see"

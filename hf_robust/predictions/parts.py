@@ -25,6 +25,8 @@ PART_ROWS = 100
 RUN_FILE = "run.json"
 _FOOTER = b"hf_robust"
 Item = TypeVar("Item")
+_MOST_KNOWN = 100_000  # parts, about 50 MB
+_WHOLE: dict[Path, tuple[int, int, int, str, str]] = {}  # parts of which this process knows that they are whole
 
 
 @dataclass(frozen=True)
@@ -134,14 +136,17 @@ def _column(values: NDArray[np.float32], missing: NDArray[np.bool_]) -> pa.Array
 
 def write_part(folder: Path, part: Part, table: pa.Table) -> None:
     """Put a part in its place by rename; writing the same part twice is harmless."""
+    records = records_hash(folder)
     footer = {
         "fingerprint": part.fingerprint,
         "rows": len(table),
         "ids": ids_hash(table[ID].to_pylist()),
-        "records": records_hash(folder),
+        "records": records,
         "content": content_hash(table),
     }
-    put_table(folder / part.file_name, table, footer)
+    path = folder / part.file_name
+    put_table(path, table, footer)
+    _WHOLE[path] = (*_state(path), part.fingerprint, records)
 
 
 def put_table(path: Path, table: pa.Table, footer: Mapping[str, Any]) -> None:
@@ -156,10 +161,15 @@ def put_table(path: Path, table: pa.Table, footer: Mapping[str, Any]) -> None:
 def read_footer(path: Path) -> dict[str, Any] | None:
     """Fingerprint, row count and id hash of a part; None where it is absent or not whole."""
     try:
-        metadata = pq.read_schema(path).metadata or {}
+        return footer_of(pq.read_schema(path)) or None
     except (OSError, pa.ArrowInvalid):  # absent, cut short, or with a footer of other bytes
         return None
-    return dict(json.loads(metadata[_FOOTER])) if _FOOTER in metadata else None
+
+
+def footer_of(schema: pa.Schema) -> dict[str, Any]:
+    """What `put_table` wrote beside a schema; empty where that was another program."""
+    metadata = schema.metadata or {}
+    return dict(json.loads(metadata[_FOOTER])) if _FOOTER in metadata else {}
 
 
 def records_hash(folder: Path) -> str:
@@ -228,6 +238,22 @@ def part_path(folder: Path, index: int) -> Path:
 
 
 def _is_whole(path: Path, fingerprint: str) -> bool:
+    """Reads the whole part, but once a process: a file that was written or read here and did not change since is known.
+
+    A change is told by time, size and inode; damage by the disk alone is found by the next process.
+    """
+    mark = (*_state(path), fingerprint, records_hash(path.parent))
+    if _WHOLE.get(path) == mark:
+        return True
+    if not _was_read_whole(path, fingerprint):
+        return False
+    while len(_WHOLE) >= _MOST_KNOWN:
+        _WHOLE.pop(next(iter(_WHOLE)))
+    _WHOLE[path] = mark
+    return True
+
+
+def _was_read_whole(path: Path, fingerprint: str) -> bool:
     footer = read_footer(path)
     if footer is None or footer.get("fingerprint") != fingerprint or footer.get("records") != records_hash(path.parent):
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -20,7 +19,7 @@ from ..builders import RECIPES, Built, build_regenerated
 from ..builders.archive import Archive, Member
 from ..builders.base import Chosen
 from ..metrics import wilson
-from ..predictions.plan import canonical, read_json
+from ..predictions.plan import canonical, read_json, renamed
 from ..runner import Meter
 from .layouts import LAYOUTS, Layout, distinct
 from .ledger import KEEP, ROW_ID, Ledger
@@ -130,18 +129,17 @@ def _groups(chosen: Chosen) -> tuple[tuple[int, ...], ...]:
 def write_ledger(ledger: Ledger, path: Path) -> None:
     """Every candidate, kept or not, with every column but the pictures' bytes, in one Parquet file."""
     columns = tuple(name for name in ledger.columns if name != IMAGE)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    writer: pq.ParquetWriter | None = None
-    try:
-        for table in ledger.tables(columns):
-            writer = writer or pq.ParquetWriter(partial, table.schema, compression="zstd")
-            writer.write_table(table.cast(writer.schema))
-    except pa.ArrowInvalid as error:
-        raise StageError(f"expected the same type in every part of a column, got others: {error}") from error
-    finally:
-        if writer is not None:
-            writer.close()
-    partial.replace(path)
+    with renamed(path) as temporary:
+        writer: pq.ParquetWriter | None = None
+        try:
+            for table in ledger.tables(columns):
+                writer = writer or pq.ParquetWriter(temporary, table.schema, compression="zstd")
+                writer.write_table(table.cast(writer.schema))
+        except pa.ArrowInvalid as error:
+            raise StageError(f"expected the same type in every part of a column, got others: {error}") from error
+        finally:
+            if writer is not None:
+                writer.close()
 
 
 def _funnels(ledger: Ledger) -> dict[str, Any]:
@@ -212,6 +210,5 @@ def _share(successes: int, n: int) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(text + "\n", encoding="utf-8")
-    partial.replace(path)
+    with renamed(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")

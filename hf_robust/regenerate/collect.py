@@ -92,6 +92,8 @@ def start_collect(settings: CollectSettings, work: Work) -> Source:
         image_column=settings.image_column,
         follow_links=settings.follow_links,
     )
+    if settings.min_side < 0:
+        raise StageError(f"expected min_side of 0 or more pixels, got {settings.min_side}")
     read_label, labelled_by = label_reader(settings.label_by)
     label_map, map_hash = ({}, None) if settings.label_map is None else read_label_map(Path(settings.label_map))
     sidecar = None if settings.sidecar is None else read_sidecar(Path(settings.sidecar))

@@ -100,10 +100,12 @@ def mask_of(choice: str, ledger: Ledger) -> tuple[int, ...]:
     if choice == ALL:
         return tuple(range(len(imagenet_1k())))
     found = _in_ledger(ledger) if choice == RECIPE else _in_file(Path(choice))
+    if not found and not ledger.kept():
+        raise StageError("expected candidates to filter, got none that is kept: see the reasons in the funnel")
     if len(found) < 2:
         raise StageError(
-            f"expected at least 2 classes for classes={choice!r}, got {len(found)}: a softmax over one is always 1; "
-            "give 'all' or a file of WordNet ids"
+            f"expected at least 2 classes of ImageNet-1k for classes={choice!r}, got {len(found)}: a softmax over one "
+            "is always 1; look at the candidates' labels (collect.label_by), or give 'all' or a file of WordNet ids"
         )
     return found
 

@@ -21,6 +21,7 @@ from .stage import StageError
 
 DTYPES = ("float32", "float16", "bfloat16")
 _INDEX = "model_index.json"
+_MOST_THREADS = 1024  # with a hundred thousand torch ends the process without a word
 _DECIDING = {".safetensors", ".json", ".txt", ".model"}  # weights, configurations and vocabularies
 
 
@@ -79,6 +80,10 @@ def check_settings(settings: GenerateSettings) -> None:
         value = getattr(settings, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise StageError(f"expected {name} of stage 'generate' to be a whole number of at least 1, got {value!r}")
+    if settings.threads > _MOST_THREADS:
+        raise StageError(
+            f"expected threads of stage 'generate' of at most {_MOST_THREADS}, got {settings.threads}: give the cores"
+        )
     if (settings.height is None) != (settings.width is None):  # Stable Diffusion would take neither, without a word
         raise StageError(
             f"expected both height and width of stage 'generate' or none, got height {settings.height} and "

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..predictions.parts import part_path, read_footer
+from ..predictions.parts import footer_of, part_path, read_footer
 from ..predictions.plan import DamagedError
 
 ROW_ID, KEEP, REASON, DROPPED_BY = "row_id", "keep", "reason", "dropped_by"
@@ -74,6 +74,7 @@ class Ledger:
         for stage in self.stages:
             own = {ROW_ID, KEEP, REASON, *wanted} & set(stage.columns)
             table = read_stage_part(stage.folder, index, [name for name in stage.columns if name in own])
+            _check_rows(stage, index, table, joined.get(ROW_ID, table[ROW_ID]), rows)
             joined |= {name: table[name] for name in table.column_names if name not in (KEEP, REASON)}
             if KEEP in table.column_names:
                 _drop(stage.name, table, keep, reason, dropped_by)
@@ -133,6 +134,15 @@ class Ledger:
         return list(pq.read_schema(part_path(folder, index)).names)
 
 
+def _check_rows(stage: Done, index: int, table: pa.Table, ids: pa.ChunkedArray, rows: int) -> None:
+    # a part that was put in another's place is whole by itself
+    if footer_of(table.schema).get("key") != stage.key or len(table) != rows or not table[ROW_ID].equals(ids):
+        raise DamagedError(
+            f"expected the {rows} rows of part {index} of the stages before in {part_path(stage.folder, index)}, "
+            f"got others: remove {stage.folder} and run again"
+        )
+
+
 def _drop(stage: str, table: pa.Table, keep: list[Any], reason: list[Any], dropped_by: list[Any]) -> None:
     for i, (kept, why) in enumerate(zip(table[KEEP].to_pylist(), table[REASON].to_pylist(), strict=True)):
         if kept is False and keep[i]:
@@ -146,8 +156,13 @@ def read_stage_part(folder: Path, index: int, columns: list[str]) -> pa.Table:
         return pq.read_table(path, columns=columns, page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
         raise DamagedError(
-            f"expected the part that a stage wrote in {path}, got {error}: remove {folder} and run again"
+            f"expected the part that a stage wrote in {path}, got {first_line(error)}: remove that file and run again"
         ) from error
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without the listings that pyarrow puts below."""
+    return str(error).partition("\n")[0].rstrip(" .:")
 
 
 def is_stage_part(folder: Path, index: int, key: str) -> bool:

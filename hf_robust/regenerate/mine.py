@@ -20,6 +20,7 @@ from ..metrics import hits
 from ..predictions.plan import read_json
 from ..runner import RunOptions
 from .candidates import candidate_rows, forward, imagenet_d, is_zero_shot, said, softmax_top
+from .generators import DTYPES
 from .ledger import KEEP, REASON, ROW_ID, Ledger
 from .stage import Stage, StageError, Whole, Work
 
@@ -76,6 +77,8 @@ def _check(settings: MineSettings) -> int:
     names = (*settings.surrogates, *settings.targets)
     if not settings.surrogates or len(set(names)) != len(names):
         raise StageError(f"expected at least one surrogate and each model once, got {', '.join(names) or 'none'}")
+    if settings.dtype not in DTYPES:
+        raise StageError(f"unknown dtype {settings.dtype!r} of stage 'mine'; known: {', '.join(DTYPES)}")
     needed = len(settings.surrogates) if settings.min_failures is None else settings.min_failures
     if not 1 <= needed <= len(settings.surrogates):
         raise StageError(

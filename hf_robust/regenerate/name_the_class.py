@@ -110,6 +110,7 @@ def human_record(folder: Path) -> tuple[dict[str, Any], State]:
     found = human_accuracy(
         state.review.items, state.answers, state.review.mode, facts["truth"], trusted=state.trust.kept
     )
+    offered = [len(item.options[QUESTION]) for item in state.review.items if item.kind == IMAGE]
     copied = ("benchmark", "pictures_of_the_set", "unreadable", "set_is_official", "fingerprint", "clean_sentinels")
     record = {
         "format": FORMAT,
@@ -118,7 +119,8 @@ def human_record(folder: Path) -> tuple[dict[str, Any], State]:
         "asked": len(state.decisions),
         "short": len(state.needed.answers),
         "workers_a_picture": settings["workers"],
-        "choices": settings["choices"],
+        "choices": max(offered),
+        "chance": sum(1 / n for n in offered) / len(offered),
         "limit": settings["limit"],
         "seed": settings["seed"],
         "workers_dropped": len(state.trust.dropped),
@@ -142,8 +144,8 @@ def _rows(benchmark: Benchmark, places: DataPlaces) -> Rows:
             "of imagenet-a, imagenet-d, imagenet-val or a set made like one of them"
         )
     dataset = next(source.dataset for source in benchmark.sources if source.role == "test")
-    built = places.own_sets.get(dataset, places.built)
-    return open_rows(dataset, built=built, place=places.own(dataset), repo=benchmark.repo_id)
+    built = places.folder_of(dataset)
+    return open_rows(dataset, built=built, place=places.own(dataset), repo=places.repo_of(dataset))
 
 
 def _asked(whole: Rows, names: Names, places: DataPlaces, settings: NamingSettings) -> _Asked:
@@ -190,7 +192,7 @@ def _candidate(
 def _wrong_names(dataset: str, places: DataPlaces, names: Names) -> dict[str, list[str]]:
     """Picture id -> the wrong names that the data set gives for it; of a set that is built here only."""
     try:
-        splits = builders.find(dataset, out=places.own_sets.get(dataset, places.built)).load()
+        splits = builders.find(dataset, out=places.folder_of(dataset)).load()
     except LookupError:
         return {}
     found: dict[str, list[str]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping
 from functools import lru_cache
@@ -9,7 +10,9 @@ from itertools import accumulate
 from typing import Any
 
 from .ledger import Ledger
+from .stage import StageError
 
+SHA256 = "image_sha256"
 IMAGE, SOURCE, OFFSET, LENGTH = "image", "source", "offset", "length"
 _PARTS_IN_MEMORY = 2
 
@@ -19,17 +22,22 @@ def picture_columns(ledger: Ledger) -> tuple[str, ...]:
     if IMAGE in ledger.columns:
         return (IMAGE,)
     if SOURCE in ledger.columns:
-        return (SOURCE, OFFSET, LENGTH)
+        return (SOURCE, OFFSET, LENGTH, *((SHA256,) if SHA256 in ledger.columns else ()))
     raise LookupError(f"expected pictures, got only {', '.join(ledger.columns)}: run the stage that makes them first")
 
 
 def picture_of(row: Mapping[str, Any]) -> bytes:
-    """The picture's bytes as they were made or found."""
+    """The picture's bytes as they were made or found; StageError where the pool has other bytes there by now."""
     if IMAGE in row:
         return bytes(row[IMAGE])
     from .pool import pool_bytes
 
     content: bytes = pool_bytes(row[SOURCE], row[OFFSET], row[LENGTH])
+    if row.get(SHA256) is not None and hashlib.sha256(content).hexdigest() != row[SHA256]:
+        raise StageError(
+            f"expected the picture that {row[SOURCE]} held when it was collected, got another: put it back, or begin "
+            "again with another --out"
+        )
     return content
 
 

@@ -98,7 +98,7 @@ def _not_empty(pool: Pool, text: str) -> Pool:
 def _shards(path: Path) -> list[Shard]:
     if path.is_dir():
         return local_shards(path, [Path(p) for p in _shards_below(path)])
-    found = [Path(p) for p in glob.glob(str(path))]
+    found = [path] if path.is_file() else [Path(p) for p in glob.glob(str(path))]  # a name may hold a [
     wrong = [p for p in found if p.suffix not in _SHARD_ENDINGS]
     if wrong:
         raise StageError(f"expected *.tar or *.parquet, got {wrong[0]}: unpack it, or gunzip a tar.gz")

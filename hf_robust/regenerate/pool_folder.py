@@ -40,8 +40,22 @@ def _files(root: Path) -> Iterator[tuple[str, int]]:
                     continue
                 if item.is_dir(follow_symlinks=False):
                     waiting.append(f"{name}/")
-                elif os.path.splitext(item.name)[1].lower() in IMAGE_SUFFIXES and not item.is_dir():
-                    yield name, item.stat().st_size if item.is_file() else -1
+                elif os.path.splitext(item.name)[1].lower() in IMAGE_SUFFIXES and not _leads_to_a_folder(item):
+                    yield name, _size(item)
+
+
+def _leads_to_a_folder(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _size(item: os.DirEntry[str]) -> int:
+    try:
+        return item.stat().st_size if item.is_file() else -1
+    except OSError:
+        return -1
 
 
 def _entry(root: Path, name: str, size: int, *, follow_links: bool) -> Entry:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..builders.hub import HTTP_CLIENTS
 from .pool_base import Entry, LostPictureError
 from .stage import StageError
 
@@ -23,6 +25,17 @@ _BATCHES_KEPT = 3  # threads ask for rows out of order
 def parquet_source(place: str, column: str) -> str:
     """The source text of the pictures in one column of a Parquet file."""
     return f"{place}#{column}"
+
+
+@contextmanager
+def network_errors(place: str) -> Iterator[None]:
+    """Turns what the Hub's HTTP client raises, which is no OSError, into one that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in HTTP_CLIENTS:
+            raise
+        raise OSError(f"expected to reach {place}, got {type(error).__name__}: check the network") from error
 
 
 def opened(place: str) -> AbstractContextManager[Any]:
@@ -41,7 +54,7 @@ def parquet_parts(place: str, image_column: str, part_rows: int) -> list[int]:
     the file is no Parquet file or has no such column of pictures.
     """
     try:
-        with opened(place) as stream:
+        with network_errors(place), opened(place) as stream:
             file = pq.ParquetFile(stream)
             groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
             schema = file.schema_arrow
@@ -85,7 +98,7 @@ def merged(groups: Sequence[int], part_rows: int) -> list[int]:
 
 def parquet_entries(place: str, name: str, image_column: str, first: int, count: int) -> Iterator[Entry]:
     """The entries of some rows; every other column that is a text, a number or a class label is one of theirs."""
-    with opened(place) as stream:
+    with network_errors(place), opened(place) as stream:
         file = pq.ParquetFile(stream)
         plain = [f.name for f in file.schema_arrow if _is_plain(f.type)]
         names = _class_names(file.schema_arrow.metadata)
@@ -135,7 +148,7 @@ class _Reader:
     """Reads the pictures of one file in order, some rows at a time; going back starts its row group again."""
 
     def __init__(self, source: str) -> None:
-        self.source = source
+        self.source, self.state = source, _state(source)
         place, _, self._column = source.rpartition("#")
         self._stream = opened(place)
         self._file = pq.ParquetFile(self._stream)
@@ -170,6 +183,14 @@ class _Reader:
         self._batches = self._file.iter_batches(_BATCH, row_groups=[group], columns=[self._column], use_threads=False)
 
 
+def _state(source: str) -> tuple[int, int, int] | None:
+    """What shows that a file on this machine was replaced; a place on the Hub names its commit."""
+    if source.startswith(HUB):
+        return None
+    found = os.stat(source.rpartition("#")[0])
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 def _picture(value: pa.Scalar, source: str) -> bytes:
     found = value.as_py()
     content = found.get("bytes") if isinstance(found, dict) else found
@@ -184,8 +205,8 @@ _last: list[_Reader] = []  # one open file a process: rows are asked for in orde
 
 def parquet_bytes(source: str, row: int) -> bytes:
     """The bytes of the picture in that row of `PATH#COLUMN`; OSError where there is none."""
-    with _lock:
-        if not _last or _last[0].source != source:
+    with _lock, network_errors(source):
+        if not _last or (_last[0].source, _last[0].state) != (source, _state(source)):
             close_parquet()
             try:
                 _last.append(_Reader(source))
@@ -216,12 +237,13 @@ def hub_shards(text: str) -> tuple[str, list[tuple[str, str, int]]]:
 
     repo, revision, pattern = _address(text)
     try:
-        info = HfApi().dataset_info(repo, revision=revision, files_metadata=True)
+        with network_errors(repo):
+            info = HfApi().dataset_info(repo, revision=revision, files_metadata=True)
     except (RepositoryNotFoundError, EntryNotFoundError) as error:
         raise StageError(f"expected a data set {repo!r} on the Hub, got none that you may see: log in?") from error
     except (HfHubHTTPError, OSError) as error:
         raise StageError(
-            f"expected to reach {repo} on the Hub, got {type(error).__name__}: check the network"
+            f"expected to reach {repo} on the Hub, got {type(error.__cause__ or error).__name__}: check the network"
         ) from error
     found = sorted((f.rfilename, f.size or 0) for f in info.siblings or ())
     found = [(n, size) for n, size in found if n.endswith(".parquet") and (not pattern or fnmatch(n, pattern))]

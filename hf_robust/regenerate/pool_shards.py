@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..predictions.parts import put_table, read_footer, remove_leftovers, work_list
-from ..predictions.plan import canonical
+from ..predictions.plan import DamagedError, canonical
+from .ledger import first_line
 from .pool_base import Entry, Pool, cut_evenly, fingerprint_of
 from .pool_parquet import parquet_entries, parquet_parts
 from .pool_tar import index_tar, tar_entries
@@ -65,7 +66,13 @@ def open_shards(shards: Sequence[Shard], origin: str, work: Work, *, part_rows: 
 
     @lru_cache(_IN_MEMORY)
     def index(number: int) -> pa.Table:
-        return pq.read_table(paths[number])
+        try:
+            return pq.read_table(paths[number], page_checksum_verification=True)
+        except (OSError, pa.ArrowException) as error:
+            raise DamagedError(
+                f"expected the list of a shard's pictures in {paths[number]}, got {first_line(error)}: remove that "
+                "file and run again"
+            ) from error
 
     def entries(part: int) -> Iterator[Entry]:
         number = bisect_right(first_part, part) - 1

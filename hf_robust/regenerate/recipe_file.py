@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..predictions.plan import read_json, write_json
+from ..predictions.plan import DamagedError, read_json, write_json
 from .stage import StageError
 
 RECIPE_FILE = "recipe.json"
@@ -24,4 +24,10 @@ def recipe_name(out: Path) -> str:
     """The recipe that a folder was made by; StageError where it is none."""
     if not (out / RECIPE_FILE).is_file():
         raise StageError(f"expected the folder of a regeneration, got {str(out)!r} without {RECIPE_FILE}")
-    return str(read_json(out / RECIPE_FILE, ["recipe"])["recipe"])
+    try:
+        return str(read_json(out / RECIPE_FILE, ["recipe"])["recipe"])
+    except DamagedError as error:  # its advice is to remove the folder, which holds everything
+        raise StageError(
+            f"expected the folder's recipe in {out / RECIPE_FILE}, got a damaged file: remove that file alone and give "
+            "the `regenerate` command again"
+        ) from error

@@ -26,6 +26,7 @@ from .prompts import PROMPTS
 from .recipe_file import claim
 from .review import review_stage
 from .selection import SelectionEffect, SelectionSettings, before, selection_effect, selection_lines
+from .setting_kinds import is_of, kinds_of
 from .spurious_mining import COLLECT_OPENIMAGES, MINE_SPURIOUS
 from .stage import Settings, Stage, StageError, Work, changed, run_stage
 
@@ -117,7 +118,9 @@ def configure(recipe: Recipe, file: Path | None = None, changes: Iterable[str] =
         section, dot, name = place.strip().partition(".")
         if not equals or not dot:
             raise StageError(f"expected --set STAGE.NAME=VALUE, got {text!r}")
-        settings[section] = _changed(recipe, settings, section, {name: _value(value.strip())}, f"--set {text}")
+        kind = kinds_of(settings[section]).get(name) if section in settings else None
+        values = {name: _value(value.strip(), kind)}
+        settings[section] = _changed(recipe, settings, section, values, f"--set {text}")
     return settings
 
 
@@ -137,11 +140,13 @@ def _read(file: Path) -> dict[str, Any]:
         raise StageError(f"expected a TOML file in {file}, got {error}") from error
 
 
-def _value(text: str) -> Any:
+def _value(text: str, kind: Any) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    is_text = kind is not None and not is_of(value, kind) and is_of(text, kind)
+    return text if is_text else value  # a name or a file may be called 2024
 
 
 def as_toml(recipe: Recipe, settings: Mapping[str, Settings]) -> str:

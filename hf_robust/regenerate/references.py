@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,6 +67,10 @@ def open_reference(text: str, work: Work) -> Reference:
     made_by = fingerprinted(work.ledger)
     if text.endswith(_ENDING):
         return _open_file(Path(text).expanduser(), made_by)
+    is_path = not text.strip() or os.sep in text or text.startswith(("~", "."))
+    absent = not text.strip() or not Path(text).expanduser().exists()
+    if is_path and absent and not text.startswith("hf://"):
+        raise StageError(f"expected pictures that the new set must not hold at {text!r}, got nothing: check the path")
     pool = text if text.startswith(("hf://", BUILT)) or Path(text).expanduser().exists() else f"{BUILT}{text}"
     own = replace(work, out=work.out / _FOLDER / _slug(pool), rows=None, candidates=None)
     settings = CollectSettings(pool=pool, label_by=NONE, min_side=1, follow_links=True)

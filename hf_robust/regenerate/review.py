@@ -7,6 +7,7 @@ further answer could change a decision; its key holds the hash of the answers.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,12 @@ from typing import Any
 import pyarrow as pa
 from filelock import FileLock
 
-from ..predictions.plan import canonical, read_json, write_json
+from ..data import decode
+from ..predictions.plan import DamagedError, canonical, read_json, write_json
 from ..review.agreement import agreement
-from ..review.base import IMAGE, MODES, Answer, Mode
+from ..review.base import COMPONENT_LABELS, IMAGE, MODES, Answer, Mode
 from ..review.decisions import Decision, Needed, Rule, decide, still_needed
-from ..review.folder import REVIEW, Review
+from ..review.folder import REVIEW, Review, is_for_browsers
 from ..review.reliability import Thresholds, Trust, reliability, trusted
 from ..review.simulate import Worker, simulate
 from ..review.store import Store
@@ -85,11 +87,32 @@ def review_stage(mode: str) -> Stage:
             raise StageError(f"expected people to be one of {', '.join(PEOPLE)}, got {settings.people!r}")
         if settings.people == "none":
             return PartWise({"reviewed": False}, lambda rows: rows.select([ROW_ID]), ())
+        _check(settings)
         return _start(settings, MODES[settings.mode or mode], work)
 
     return Stage(
         "review", "people judge what is left, with pictures of known answers in between", ReviewSettings, start
     )
+
+
+def _check(settings: ReviewSettings) -> None:
+    """StageError where a setting cannot be meant."""
+    known = [mode.name for mode in MODES.values() if decides(mode) and mode is not COMPONENT_LABELS]
+    if settings.mode and settings.mode not in known:
+        raise StageError(f"expected mode of stage 'review' to be one of {', '.join(known)}, got {settings.mode!r}")
+    for name in ("positive", "negative", "consistent", "accuracy", "spammers", "good"):
+        if not 0 <= getattr(settings, name) <= 1:
+            raise StageError(f"expected {name} of stage 'review' from 0 to 1, got {getattr(settings, name)}")
+    for name in ("sentinels", "fewest_sentinels", "fastest"):
+        if getattr(settings, name) < 0:
+            raise StageError(f"expected {name} of stage 'review' of 0 or more, got {getattr(settings, name)}")
+    for name in ("workers", "images_a_task"):
+        if getattr(settings, name) < 1:
+            raise StageError(f"expected {name} of stage 'review' of at least 1, got {getattr(settings, name)}")
+    if not 1 <= settings.fewest <= settings.workers:
+        raise StageError(
+            f"expected fewest of stage 'review' from 1 to the {settings.workers} workers, got {settings.fewest}"
+        )
 
 
 def _start(settings: ReviewSettings, mode: Mode, work: Work) -> PartWise:
@@ -131,10 +154,19 @@ _OF_TASKS = ("workers", "images_a_task", "sentinel_rate", "sentinels", "own_sent
 def _reader(pictures: Pictures, positions: Mapping[str, int], own: OwnPictures) -> Any:
     def read(candidate: Candidate) -> bytes:
         if candidate.row_id in own.content:
-            return own.content[candidate.row_id].read_bytes()
-        return pictures.read(positions[candidate.row_id])
+            return shown(own.content[candidate.row_id].read_bytes())
+        return shown(pictures.read(positions[candidate.row_id]))
 
     return read
+
+
+def shown(content: bytes) -> bytes:
+    """A picture for a browser: PNG, JPEG and WebP as they are, any other format (BMP, GIF, TIFF) as PNG."""
+    if is_for_browsers(content):
+        return content
+    stream = io.BytesIO()
+    decode(content).save(stream, "PNG")
+    return stream.getvalue()
 
 
 def rule_of(settings: ReviewSettings) -> Rule:
@@ -211,7 +243,7 @@ class State:
         return dict(sorted(Counter(given).items(), reverse=True))
 
     def agreement(self) -> dict[str, Any]:
-        """By question: share of pairs of trusted answers that agree, and Krippendorff's alpha."""
+        """By question: share of equal pairs of trusted answers, mean over images, and Krippendorff's alpha."""
         found = agreement(self.review.items, self.answers, self.review.mode, workers=self.trust.kept)
         return {
             name: {"pairwise": round_or_none(a.pairwise), "alpha": round_or_none(a.alpha)} for name, a in found.items()
@@ -259,8 +291,17 @@ def write_facts(review: Review, rule: Rule, thresholds: Thresholds, **more: Any)
 def facts_of(folder: Path, *names: str) -> dict[str, Any]:
     """What `write_facts` wrote for the review in a folder, with the entries `names`; StageError for another review."""
     if not (folder / FACTS_FILE).is_file():
-        raise StageError(f"expected a review made by `regenerate` or `review make`, got {folder} without {FACTS_FILE}")
-    found = read_json(folder / FACTS_FILE, ["review", "rule", "thresholds", *names])
+        raise StageError(
+            f"expected a review made by `regenerate` or `review make`, got {folder} without {FACTS_FILE}: give the "
+            "command that made it again"
+        )
+    try:
+        found = read_json(folder / FACTS_FILE, ["review", "rule", "thresholds", *names])
+    except DamagedError as error:  # its advice is to remove the folder, which holds people's answers
+        raise StageError(
+            f"expected how answers are read in {folder / FACTS_FILE}, got a damaged file: give the command that made "
+            "the review again, which writes it anew"
+        ) from error
     if found["review"] != hashlib.sha256((folder / REVIEW).read_bytes()).hexdigest():
         raise StageError(
             f"expected {folder / FACTS_FILE} of the review beside it, got that of another: give the command that made "
@@ -271,7 +312,13 @@ def facts_of(folder: Path, *names: str) -> dict[str, Any]:
 
 def _rules(folder: Path) -> tuple[Rule, Thresholds]:
     found = facts_of(folder)
-    return Rule(**found["rule"]), Thresholds(**found["thresholds"])
+    try:
+        return Rule(**found["rule"]), Thresholds(**found["thresholds"])
+    except TypeError as error:
+        raise StageError(
+            f"expected how answers are read in {folder / FACTS_FILE}, got other entries ({error}): give the command "
+            "that made the review again"
+        ) from error
 
 
 def state_of(review: Review, answers: Sequence[Answer], rule: Rule, thresholds: Thresholds) -> State:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import hypot
+from math import hypot, isnan, nan
 from typing import Literal
 
 import numpy as np
@@ -61,6 +61,7 @@ class Gap:
 
     side  "filtered" or "sample", with 95 % percentile bootstrap intervals over pictures; or "difference", the first
           minus the second: how much of what the filters fail on is selected against them.
+    low, high  NaN where all pictures of a side are alike, as where every model fails: they tell nothing of the spread.
     """
 
     side: Literal["filtered", "sample", "difference"]
@@ -166,7 +167,7 @@ def _gap(side: Side, filters: Sequence[Correct], held_out: Sequence[Correct]) ->
         raise StageError(f"expected pictures on the side {side!r} that every model read, got none")
     means = [np.mean([[c[key] for key in keys] for c in group], axis=0) for group in (held_out, filters)]
     apart = means[0] - means[1]
-    low, high = bootstrap(weighted.mean(apart), len(keys))
+    low, high = bootstrap(weighted.mean(apart), len(keys)) if np.ptp(apart) else (nan, nan)
     return Gap(side, float(apart.mean()), low, high, len(keys))
 
 
@@ -186,8 +187,11 @@ def selection_lines(effect: SelectionEffect) -> list[str]:
         share = f"{100 * row.accuracy:.1f} % [{100 * row.low:.1f}, {100 * row.high:.1f}]"
         lines.append(f"| `{row.model}` | {row.role} | {where} ({row.pictures:,}) | {share} |")
     lines += ["", "Held-out models minus filters, mean accuracy in points:", ""]
-    lines += [
-        f"- {gap.side}: {100 * gap.value:.1f} [{100 * gap.low:.1f}, {100 * gap.high:.1f}] ({gap.pictures:,} pictures)"
-        for gap in effect.gaps
-    ]
+    lines += [f"- {gap.side}: {100 * gap.value:.1f} {_spread(gap)} ({gap.pictures:,} pictures)" for gap in effect.gaps]
     return lines
+
+
+def _spread(gap: Gap) -> str:
+    if isnan(gap.low):
+        return "[no interval: all pictures of a side alike]"
+    return f"[{100 * gap.low:.1f}, {100 * gap.high:.1f}]"

@@ -22,6 +22,7 @@ from ..predictions.parts import part_path, put_table, remove_leftovers, work_lis
 from ..predictions.plan import DamagedError, canonical, read_json, write_json
 from ..runner import Meter, World
 from .ledger import DROPPED_BY, KEEP, REASON, ROW_ID, Done, Ledger, is_stage_part
+from .setting_kinds import in_words, is_of, kinds_of
 
 __all__ = [
     "DROPPED_BY", "KEEP", "REASON", "ROW_ID",
@@ -31,6 +32,8 @@ __all__ = [
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 STAGE_FILE, DONE_FILE = "stage.json", "done.json"
+_SEAL = "sha256"  # of the rest of done.json: with fewer rows or columns in it the set would be another
+_NULL = '"null"'  # how a config says none
 Settings = Any  # a frozen dataclass of JSON values
 
 
@@ -169,13 +172,18 @@ def run_stage(stage: Stage, settings: Settings, work: Work) -> Ledger:
     number = 1 if work.rows is None else len(work.rows.stages) + 1
     folder = work.out / f"{number}-{stage.name}-{key[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / STAGE_FILE).is_file():
+    if _read(folder / STAGE_FILE) != record:  # the key decides it, so an edited one is put right: the card quotes it
         write_json(folder / STAGE_FILE, record)
-    if not (folder / DONE_FILE).is_file():
+    parts = _parts(step, work)
+    done = _done(stage.name, folder, key, parts)
+    if done is None:
         remove_leftovers(folder)
         _make_parts(stage, step, folder, key, work)
-        write_json(folder / DONE_FILE, _summary(folder, key, _parts(step, work), first=work.rows is None))
-    return Ledger((*(() if work.rows is None else work.rows.stages), _done(stage.name, folder, key)))
+        write_json(folder / DONE_FILE, _sealed(_summary(folder, key, parts, first=work.rows is None)))
+        done = _done(stage.name, folder, key, parts)
+    if done is None:
+        raise DamagedError(f"expected {parts:,} parts in {folder}, got others meanwhile: is something else at work?")
+    return Ledger((*(() if work.rows is None else work.rows.stages), done))
 
 
 def finished(stage_folder: Path) -> bool:
@@ -183,11 +191,26 @@ def finished(stage_folder: Path) -> bool:
     return (stage_folder / DONE_FILE).is_file()
 
 
-def _done(name: str, folder: Path, key: str) -> Done:
-    summary = read_json(folder / DONE_FILE, ["key", "rows", "columns"])
-    if summary["key"] != key:
-        raise DamagedError(f"expected {DONE_FILE} of stage {name!r} in {folder}, got another's: remove {folder}")
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_json(path)
+    except DamagedError:
+        return None
+
+
+def _done(name: str, folder: Path, key: str, parts: int) -> Done | None:
+    """The finished stage; None where its record is absent or was touched, or a part is gone: those are made again."""
+    summary = _read(folder / DONE_FILE)
+    if summary is None or summary.get("key") != key or _sealed(summary) != summary:
+        return None
+    if sum(1 for _ in folder.glob("part-*.parquet")) < parts:
+        return None
     return Done(name, folder, key, tuple(summary["rows"]), tuple(summary["columns"]))
+
+
+def _sealed(summary: Mapping[str, Any]) -> dict[str, Any]:
+    content = {name: value for name, value in summary.items() if name != _SEAL}
+    return {**content, _SEAL: hashlib.sha256(canonical(content).encode()).hexdigest()}
 
 
 def _parts(step: Step, work: Work) -> int:
@@ -288,16 +311,13 @@ class _Progress:
 
 def changed(settings: Settings, values: Mapping[str, Any], *, where: str) -> Settings:
     """The settings with these values; StageError for a name that is none of theirs, or a value of another kind."""
-    known = asdict(settings)
+    known, kinds = asdict(settings), kinds_of(settings)
     for name, value in values.items():
         if name not in known:
             raise StageError(f"unknown setting {name!r} in {where}; known: {', '.join(known)}")
-        usual = known[name]
-        kinds: tuple[type, ...] = (int, float) if isinstance(usual, float) else (type(usual),)
-        kinds = (list, tuple) if isinstance(usual, list | tuple) else kinds
-        wrong = usual is not None and value is not None and not isinstance(value, kinds)
-        if wrong or (isinstance(value, bool) and not isinstance(usual, bool | None)):
-            raise StageError(f"expected {name} in {where} like {usual!r}, got {value!r}")
+        if not is_of(value, kinds[name]):
+            wanted = f"to be {in_words(kinds[name])}" if known[name] is None else f"like {known[name]!r}"
+            raise StageError(f"expected {name} in {where} {wanted}, got {_NULL if value is None else repr(value)}")
     return replace(settings, **{n: tuple(v) if isinstance(v, list) else v for n, v in values.items()})
 
 

@@ -100,6 +100,8 @@ def trade_off(fixed: Sequence[Fixed], shown: Sequence[Series]) -> Plot | None:
                     axes.plot(*zip(*points, strict=True), "o", linestyle=series.dash, color=series.colour, markersize=5,
                               markeredgecolor="white", markeredgewidth=0.5, clip_on=False)  # fmt: skip
         panels[0].set(ylabel="spurious score")
+        if len(drawn) == 1 < len(shown):  # a single line has no key
+            panels[0].set_title(drawn[0].label, color=drawn[0].colour)
         panels[1].set(ylabel="accuracy", xlabel="strength of the correction", xlim=(0, 1), xticks=_STRENGTHS)
         style.in_per_cent(panels[1].yaxis)
         style.key_below(figure, drawn)

@@ -83,6 +83,8 @@ def _whose(row: Result, rows: Sequence[Result]) -> tuple[LineKey | None, tuple[s
     if plan.get("spufix") is None:
         own = row.get("spufix")
         return line_key(row), None if own is None else (str(own["sha256"]), float(own["strength"]))
+    if row.get("spufix") is not None:  # a second correction, which was refused
+        return None, None
     others = [
         other
         for other in rows

@@ -68,30 +68,42 @@ def before_and_after(fixed: Sequence[Fixed], names: Mapping[LineKey, str]) -> Ta
         return None
     numbered = {key: i for i, key in enumerate(names, 1)}
     several = {one.key for one in fixed if len({other.file for other in fixed if other.key == one.key}) > 1}
+    named = {
+        id(one): names[one.key] + (f", file {plain(one.file[:12])}" if one.key in several else "") for one in fixed
+    }
     clean = any(one.clean_before is not None for one in fixed)
-    rows, refused = [], []
-    for one in _told_once(fixed):
-        name = names[one.key] + (f", file {plain(one.file[:12])}" if one.key in several else "")
-        score = (one.before[SCORE], one.after[SCORE])
-        cells = (*_change(*score), *_change(*((one.clean_before, one.clean_after) if clean else _own(one))))
-        if one.after[SCORE]["value"] is None:
-            refused.append(f" {name} was not corrected: {plain(one.after[SCORE]['reason'] or 'no reason')}.")
-            cells = tuple(replace(cell, why="") for cell in cells)
-        strength = "—" if one.after[SCORE]["value"] is None else f"{one.strength:g}"
-        rows.append(Row(numbered[one.key], name, "", (Number(strength), *cells)))
+    told = _told_once(fixed)
+    refused = [
+        f" {named[id(one)]} was not corrected: {plain(one.after[SCORE]['reason'] or 'no reason was given')}."
+        for one in told
+        if not _has_value(one)
+    ]
     what = _CLEAN if clean else "accuracy on its classes"
     return Table(
         "Before and after SpuFix",
         ("strength", f"{SCORE.replace('_', ' ')} before", "after", "change", f"{what} before", "after", "change"),
-        tuple(rows), ranked=False,
+        tuple(Row(numbered[one.key], named[id(one)], "", _before_and_after(one, clean=clean)) for one in told),
+        ranked=False,
         note="SpuFix takes what a logit has from spurious directions off it, without labels or training; strength 1 is "
         f"the published one. A change of a few pictures is noise: see the intervals.{''.join(refused)}",
     )  # fmt: skip
 
 
+def _before_and_after(one: Fixed, *, clean: bool) -> tuple[Number, ...]:
+    accuracy = (one.clean_before, one.clean_after) if clean else _own(one)
+    cells = (*_change(one.before[SCORE], one.after[SCORE]), *_change(*accuracy))
+    if _has_value(one):
+        return (Number(f"{one.strength:g}"), *cells)
+    return (Number("—"), *(replace(cell, why="") for cell in cells))  # the reason stands below the table
+
+
+def _has_value(one: Fixed) -> bool:
+    return one.after[SCORE]["value"] is not None
+
+
 def _told_once(fixed: Sequence[Fixed]) -> list[Fixed]:
     """Without the repetitions of a model that could not be corrected at any strength."""
-    valued = {(one.key, one.file) for one in fixed if one.after[SCORE]["value"] is not None}
+    valued = {(one.key, one.file) for one in fixed if _has_value(one)}
     seen: dict[tuple[LineKey, str], None] = {}
     kept = []
     for one in fixed:

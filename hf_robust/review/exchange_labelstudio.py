@@ -108,18 +108,26 @@ def _choices(view: ElementTree.Element, question: Question, taken: set[str]) -> 
 def _rows(path: Path) -> list[dict[str, Any]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ReviewError(f"expected a JSON export of Label Studio in {path}, got {error}: export it again") from error
     good = isinstance(content, list) and all(
         isinstance(row, dict) and isinstance(row.get("data"), dict) and isinstance(row.get("annotations"), list)
         for row in content
     )
-    if not good or not all(isinstance(one, dict) for row in content for one in row["annotations"]):
+    if not good or not all(_is_annotation(one) for row in content for one in row["annotations"]):
         raise ReviewError(
             f"expected a list of tasks with data and annotations in {path}, got another shape: choose the format JSON, "
             "not JSON-MIN"
         )
     return list(content)
+
+
+def _is_annotation(one: Any) -> bool:
+    results = one.get("result", []) if isinstance(one, dict) else None
+    return isinstance(results, list) and all(
+        isinstance(r, dict) and isinstance(r.get("value", {}), dict) and isinstance(r.get("from_name", ""), str)
+        for r in results
+    )
 
 
 def _item(review: Review, row: Mapping[str, Any], where: str) -> tuple[str, Item]:
@@ -138,15 +146,18 @@ def _answers(
 ) -> Iterator[Answer]:
     by = annotation.get("completed_by")
     person = by.get("id", by.get("email")) if isinstance(by, dict) else by
-    if person is None:
+    if person is None or not str(person).strip():
         raise ReviewError(f"expected who completed each annotation, got none in {where}: export it as JSON")
     worker = enter(f"label-studio/{person}")
-    seconds = annotation.get("lead_time")
+    seconds, at = annotation.get("lead_time"), annotation.get("created_at")
+    seconds = float(seconds) if isinstance(seconds, int | float) and not isinstance(seconds, bool) else None
+    at = at if isinstance(at, str) else None
     for result in annotation.get("result", ()):
-        question = review.question.get(result.get("from_name"))
-        chosen = result.get("value", {}).get("choices", ())
+        question = review.question.get(result.get("from_name", ""))
+        chosen = result.get("value", {}).get("choices", [])
         if question is None or not chosen:
             continue
+        if not isinstance(chosen, list):
+            raise ReviewError(f"expected a list of choices for {question.name!r} in {where}, got {chosen!r}")
         value = read_value(review, item, question, str(chosen[0]), where)
-        at = annotation.get("created_at")
         yield Answer(worker, task_id, item.item_id, question.name, value, seconds, at)

@@ -75,6 +75,8 @@ def import_mturk(review: Review, results: Path | str, *, enter: Enter, rejected:
         if row["AssignmentStatus"] == "Rejected" and not rejected:
             left_out["rejected assignments left out"] += 1
             continue
+        if not row["WorkerId"].strip():
+            raise ReviewError(f"expected who did each assignment, got no WorkerId in line {line} of {path}")
         worker = name(f"mturk/{row['WorkerId']}")
         left_out[_AGAIN] += (worker, task.block) in blocks
         blocks.add((worker, task.block))

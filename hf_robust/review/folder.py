@@ -59,14 +59,22 @@ class Review:
         return self.folder / IMAGES / name
 
 
+def is_for_browsers(content: bytes) -> bool:
+    """Whether these are the bytes of a PNG, JPEG or WebP, which every browser shows."""
+    return _ending(content) is not None
+
+
+def _ending(content: bytes) -> str | None:
+    kind = next((kind for start, kind in _BEGINNINGS if content.startswith(start)), None)
+    return "webp" if kind is None and content[:4] == b"RIFF" and content[8:12] == b"WEBP" else kind
+
+
 def picture_name(content: bytes, seed: int, what: str) -> str:
     """An opaque name for a picture: PNG, JPEG or WebP bytes, else ReviewError naming `what`.
 
     The seed goes into it, so that the name is not the SHA-256 by which a picture may be known elsewhere.
     """
-    kind = next((kind for start, kind in _BEGINNINGS if content.startswith(start)), None)
-    if kind is None and content[:4] == b"RIFF" and content[8:12] == b"WEBP":
-        kind = "webp"
+    kind = _ending(content)
     if kind is None:
         raise ReviewError(f"expected a PNG, JPEG or WebP picture for {what}, got bytes that begin with {content[:8]!r}")
     return f"{hashlib.sha256(b'%d:' % seed + content).hexdigest()[:20]}.{kind}"

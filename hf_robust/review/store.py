@@ -8,8 +8,6 @@ same answer sent again adds no row. Several processes may use one folder, as lon
 from __future__ import annotations
 
 import hashlib
-import os
-import secrets
 import sqlite3
 import threading
 import unicodedata
@@ -22,8 +20,9 @@ from pathlib import Path
 
 from .base import Answer, ReviewError, Task
 from .folder import REVIEW, Review, read_review
+from .salt import read_salt
 
-ANSWERS, SALT = "answers.sqlite", "salt"
+ANSWERS = "answers.sqlite"
 LONGEST_NAME, LONGEST_SECONDS = 100, 86_400.0
 _BUSY_SECONDS = 30.0
 _SCHEMA = """
@@ -65,13 +64,20 @@ class Progress:
     left: int
 
 
-def holds_answers(folder: Path) -> bool:
-    """Whether anything was ever answered in a folder."""
+def answered_review(folder: Path) -> str | None:
+    """SHA-256 of the `review.json` that the answers in a folder are to; None where nothing was ever answered."""
     if not (folder / ANSWERS).exists():
-        return False
-    with closing(_open(folder / ANSWERS)) as db:
-        made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'log'").fetchone()
-        return made is not None and db.execute("SELECT 1 FROM log LIMIT 1").fetchone() is not None
+        return None
+    try:
+        with closing(_open(folder / ANSWERS)) as db:
+            made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'log'").fetchone()
+            if made is None or db.execute("SELECT 1 FROM log LIMIT 1").fetchone() is None:
+                return None
+            return str(db.execute("SELECT sha256 FROM review").fetchone()[0])
+    except (sqlite3.Error, TypeError) as error:
+        raise ReviewError(
+            f"expected the answers of a review in {folder / ANSWERS}, got a damaged file ({error}): put back a copy"
+        ) from error
 
 
 def forget_empty_store(folder: Path) -> None:
@@ -111,24 +117,6 @@ def _open(path: Path) -> sqlite3.Connection:
     return db
 
 
-def _read_salt(folder: Path) -> str:
-    """The salt of the folder; made once, readable by its owner only, whoever comes first."""
-    path = folder / SALT
-    if not path.exists():
-        temporary = folder / f".{SALT}.{secrets.token_hex(8)}"
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(32))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            pass  # another process was first: its salt holds
-        finally:
-            temporary.unlink()
-    return path.read_text(encoding="ascii")
-
-
 class Store:
     """The answers of the review in a folder.
 
@@ -143,7 +131,7 @@ class Store:
         self.review: Review = read_review(folder)
         self.folder = Path(folder)
         self._idle, self._keep_names = timedelta(minutes=idle_minutes), keep_names
-        self._salt = _read_salt(self.folder) if salt is None else salt
+        self._salt = read_salt(self.folder) if salt is None else salt
         self._needed = {t.task_id: len(t.items) * len(self.review.mode.questions) for t in self.review.tasks}
         self._sha256 = hashlib.sha256((self.folder / REVIEW).read_bytes()).hexdigest()
         self._lock, self._db = threading.Lock(), _open(self.folder / ANSWERS)

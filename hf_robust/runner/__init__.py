@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,8 +24,10 @@ from ..predictions.plan import LOG_FILE, PLAN_FILE, REQUESTS, SOURCE_FILE, Plan,
 from ..predictions.read import HEADS_FOLDER, HeadWeights, has_head, label_space_hash, write_heads, write_label_space
 from ..spurious.spufix import check_strength
 from ..spurious.spufix_files import read_spufix
-from .loop import Job, OnError, forward_parts
+from .loop import Job, MemoryRanOutError, OnError, forward_parts
 from .needs import DataPlaces, Need, Needs, gather
+from .pixels import pixels_of
+from .probe import described, remember_smaller, settle_execution, usual_micro_batch
 from .world import World, WorldError, is_launched, join_world
 
 __all__ = [
@@ -75,12 +78,13 @@ class RunOptions:
 
 
 def make_plan(model: ImageClassifier, options: RunOptions, device: str) -> Plan:
-    """The plan of this model under these options; `auto` is decided here and nowhere else.
+    """The plan of this model under these options, with the usual values where they leave it open.
 
     On a CPU one thread a process and small batches, whose activations stay in the cache; more processes, not more
     threads, use more cores, so that the bytes do not depend on the number of cores.
     """
     kind = device.split(":")[0]
+    layout = model.layout if kind in ("cpu", "cuda") else "contiguous"
     return Plan(
         model=model.name,
         weights=weights_hash(model.module),
@@ -88,9 +92,9 @@ def make_plan(model: ImageClassifier, options: RunOptions, device: str) -> Plan:
         prompts=model.prompts,
         dtype=options.dtype,
         device=kind,
-        layout=model.layout if kind in ("cpu", "cuda") else "contiguous",
+        layout=layout,
         batch_norm_folded=False,
-        micro_batch=options.micro_batch or (8 if kind == "cpu" else 64),
+        micro_batch=options.micro_batch or usual_micro_batch(kind, layout),
         threads=options.threads or 1,
         features=options.features,
         limit=options.limit,
@@ -112,17 +116,24 @@ def evaluate(
     world: World,
     meter: Meter,
     zero_shot_heads: Collection[str] = (),
+    tell: Callable[[str], None] | None = None,
 ) -> Path:
     """Forward every part that `needs` names and is not on disk yet; returns the run's folder.
 
     zero_shot_heads  class lists whose heads a zero-shot model stores beside those of the benchmarks.
+    tell             is told in words how the model is run, once that is decided.
 
     Raises ModelError where the model cannot be loaded or run at all, PlanError where predictions would be mixed,
     PictureFailedError where a picture cannot be read and options.on_error is "raise". A benchmark that this model
     cannot take leaves its reason in its request file.
     """
     model = _loaded(name, options)
-    plan = make_plan(model, options, world.device)
+    plan = settle_execution(
+        make_plan(model, options, world.device), model, runs,
+        auto_batch=options.micro_batch is None, device=world.device, pictures=needs.pictures,
+    )  # fmt: skip
+    if tell is not None:
+        tell(described(plan, world.size))
     run = plan.folder(runs)
     settle(plan, run / PLAN_FILE)
     for folder in (run, run / REQUESTS, run / HEADS_FOLDER):
@@ -140,8 +151,27 @@ def evaluate(
             failures.update(dict.fromkeys(need.users, str(error)))
     notes = [*model.notes, *([_TURNED] if plan.exif == "apply" else [])]
     _remember(run, benchmarks, options.mode, failures, notes)
-    _forward(jobs, run, world, meter, [request_file(run, b.name, options.mode).stem for b in benchmarks])
+    try:
+        _forward(jobs, run, world, meter, [request_file(run, b.name, options.mode).stem for b in benchmarks])
+    except MemoryRanOutError as error:
+        _try_smaller(error, plan, run, options, world)
+        return evaluate(
+            name, benchmarks, needs, runs, options=options, world=world, meter=meter,
+            zero_shot_heads=zero_shot_heads, tell=tell,
+        )  # fmt: skip
     return run
+
+
+def _try_smaller(error: MemoryRanOutError, plan: Plan, run: Path, options: RunOptions, world: World) -> None:
+    """Remember half the micro-batch and clear the place for a run with it; raises the error where that is not ours."""
+    if options.micro_batch is not None or plan.micro_batch == 1:
+        raise error
+    half = remember_smaller(plan, run.parent)
+    if world.size > 1 or any(run.glob("*/part-*.parquet")):  # others may be at work here, or are done
+        raise MemoryRanOutError(
+            f"{error}. It is remembered: remove {run}, and the same command uses micro-batches of {half}"
+        ) from error
+    shutil.rmtree(run)  # no prediction is lost, and a run without any would stay in the table
 
 
 def _loaded(name: str, options: RunOptions) -> ImageClassifier:
@@ -179,9 +209,8 @@ def prepare(model: ImageClassifier, plan: Plan, world: World) -> None:
     if plan.device == "cuda":  # TF32 keeps 10 bits of a float32, and some algorithms add up in any order
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.deterministic = True
-    model.module.to(world.device)
-    if plan.layout == "channels_last":
-        model.module.to(memory_format=torch.channels_last)
+    wanted = torch.channels_last if plan.layout == "channels_last" else torch.contiguous_format
+    model.module.to(world.device).to(memory_format=wanted)
 
 
 def _zero_shot_heads(benchmarks: Sequence[Benchmark]) -> set[str]:
@@ -201,7 +230,7 @@ def _job(need: Need, model: ImageClassifier, plan: Plan, run: Path, options: Run
     transform, description = transform_for(need.rule, model.preprocessing)
     folder = source_folder(run, need.dataset, need.rule.name)
     job = Job(
-        folder, need.rows, need.wanted, transform, model, plan, world.device, options.on_error,
+        folder, need.rows, need.wanted, pixels_of(transform), model, plan, world.device, options.on_error,
         shapes=_probe(need, model, transform, world.device),
         exif=options.exif,
         decode_threads=1 if plan.device == "cpu" else min(8, os.cpu_count() or 1),

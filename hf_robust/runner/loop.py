@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,17 +15,21 @@ from numpy.typing import NDArray
 
 from ..data import Exif, PictureError, Rows, decode
 from ..models import ImageClassifier, ModelError
-from ..models.base import Transform
 from ..predictions.parts import Part, is_present, part_table, work_list, write_part
 from ..predictions.plan import Plan
+from .pixels import Pixels
+from .probe import is_out_of_memory
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
 OnError = Literal["raise", "record"]
 # Called with the number of pictures that were just done, and with minus that number once their part is on disk.
 Progress = Callable[[int], None]
+
+
+class MemoryRanOutError(ModelError):
+    """A micro-batch that does not fit into memory."""
 
 
 class PictureFailedError(ValueError):
@@ -36,7 +41,7 @@ class Picture:
     """A picture ready for the model, or the reason why it is not."""
 
     sha256: str | None
-    pixels: torch.Tensor | None
+    pixels: Any  # what Pixels.batch takes
     error: str | None
 
 
@@ -47,7 +52,7 @@ class Job:
     folder: Path
     rows: Rows
     parts: tuple[Part, ...]
-    transform: Transform
+    transform: Pixels
     model: ImageClassifier
     plan: Plan
     device: str
@@ -59,34 +64,42 @@ class Job:
 
 def forward_parts(job: Job, rank: int, size: int, progress: Progress) -> None:
     """Write every part of the job that is not there yet, this process's own first, then any still missing."""
-    for part in work_list(job.parts, rank, size):
-        if not is_present(job.folder, part):
-            write_part(job.folder, part, _forward_part(job, part, progress))
-            progress(-len(part.rows))
-
-
-def _forward_part(job: Job, part: Part, progress: Progress) -> Any:
+    missing = (part for part in work_list(job.parts, rank, size) if not is_present(job.folder, part))
     pictures: list[Picture] = []
     outputs: list[dict[str, NDArray[np.float32]]] = []
-    for batch in _prefetched(job, part):
-        pictures += batch
-        tensors = [p.pixels for p in batch if p.pixels is not None]
-        outputs.append(_run(job, tensors) if tensors else {})
-        progress(len(batch))
+    with ThreadPoolExecutor(job.decode_threads) as pool:
+        for part, batch in _prefetched(job, missing, pool):
+            pictures += batch
+            tensors = [p.pixels for p in batch if p.pixels is not None]
+            outputs.append(_run(job, tensors) if tensors else {})
+            progress(len(batch))
+            if len(pictures) == len(part.rows):
+                write_part(job.folder, part, _table(job, part, pictures, outputs))
+                progress(-len(part.rows))
+                pictures, outputs = [], []
+
+
+def _table(job: Job, part: Part, pictures: Sequence[Picture], outputs: Sequence[dict[str, NDArray[np.float32]]]) -> Any:
     columns = _gather(job, pictures, outputs)
     _check_finite(job, part, pictures, columns)
     return part_table(job.rows.table, part, [p.sha256 for p in pictures], [p.error for p in pictures], columns)
 
 
-def _prefetched(job: Job, part: Part) -> Iterator[list[Picture]]:
-    """Micro-batches of decoded pictures; the next is decoded while the model works on this one."""
+def _prefetched(job: Job, parts: Iterable[Part], pool: ThreadPoolExecutor) -> Iterator[tuple[Part, list[Picture]]]:
+    """Micro-batches of decoded pictures; while the model works on one, the next is decoded, across parts too."""
     size = job.plan.micro_batch
-    batches = [part.rows[start : start + size] for start in range(0, len(part.rows), size)]
-    with ThreadPoolExecutor(job.decode_threads) as pool:
-        ahead = [pool.submit(_picture, job, row) for row in batches[0]]
-        for following in (*batches[1:], ()):
-            ready, ahead = ahead, [pool.submit(_picture, job, row) for row in following]
-            yield [future.result() for future in ready]
+    waiting: deque[tuple[Part, list[Future[Picture]]]] = deque()
+    for part in parts:
+        for start in range(0, len(part.rows), size):
+            waiting.append((part, [pool.submit(_picture, job, row) for row in part.rows[start : start + size]]))
+            if len(waiting) > 1:
+                yield _decoded(*waiting.popleft())
+    while waiting:
+        yield _decoded(*waiting.popleft())
+
+
+def _decoded(part: Part, futures: Sequence[Future[Picture]]) -> tuple[Part, list[Picture]]:
+    return part, [future.result() for future in futures]
 
 
 def _picture(job: Job, row: int) -> Picture:
@@ -107,14 +120,14 @@ def _picture(job: Job, row: int) -> Picture:
         return Picture(sha256, None, str(error))
 
 
-def _pixels(job: Job, picture: Image) -> torch.Tensor:
+def _pixels(job: Job, picture: Image) -> Any:
     try:
-        return job.transform(picture)
+        return job.transform.of_picture(picture)
     except Exception as error:  # a transform may be anybody's code, and some pictures are one pixel wide
         raise PictureError(f"{type(error).__name__} in the transform: {error}") from error
 
 
-def _run(job: Job, tensors: Sequence[torch.Tensor]) -> dict[str, NDArray[np.float32]]:
+def _run(job: Job, tensors: Sequence[Any]) -> dict[str, NDArray[np.float32]]:
     """The outputs of one micro-batch; ModelError where the model fails or does not give one row a picture."""
     try:
         outputs = _forward(job, tensors)
@@ -123,7 +136,8 @@ def _run(job: Job, tensors: Sequence[torch.Tensor]) -> dict[str, NDArray[np.floa
     except Exception as error:  # out of memory most of all, but a forward is anybody's code
         first = (str(error).splitlines() or [repr(error)])[0]
         said = first if isinstance(error, RuntimeError) else f"{type(error).__name__}: {first}"
-        raise ModelError(
+        kind = MemoryRanOutError if is_out_of_memory(error) else ModelError
+        raise kind(
             f"{job.model.name} failed on a batch of {len(tensors)} pictures of {job.rows.dataset}: {said}; "
             "if memory ran out, give a smaller --batch-size"
         ) from error
@@ -136,12 +150,10 @@ def _run(job: Job, tensors: Sequence[torch.Tensor]) -> dict[str, NDArray[np.floa
     return outputs
 
 
-def _forward(job: Job, tensors: Sequence[torch.Tensor]) -> dict[str, NDArray[np.float32]]:
+def _forward(job: Job, tensors: Sequence[Any]) -> dict[str, NDArray[np.float32]]:
     import torch
 
-    batch = torch.stack(list(tensors)).to(job.device)
-    if job.plan.layout == "channels_last":
-        batch = batch.contiguous(memory_format=torch.channels_last)
+    batch = job.transform.batch(tensors, job.device, job.plan.layout)
     dtype = getattr(torch, job.plan.dtype)
     mixed = torch.autocast(job.device.split(":")[0], dtype=dtype, enabled=dtype != torch.float32)
     with torch.inference_mode(), mixed:

@@ -18,13 +18,25 @@ class DataPlaces:
     built       folder that `build --out` wrote to; None: the data sets' cache of this machine, then the Hub.
     validation  folder or Hub repo of the ImageNet validation pictures; None: a built imagenet-val.
     training    the same of the ImageNet training pictures, which only serve fits.
-    own_sets    name of a regenerated set -> the folder that holds it.
+    own_sets    name of a regenerated set -> the folder that holds it, or the Hub repo as text.
     """
 
     built: Path | None = None
     validation: str | None = None
     training: str | None = None
-    own_sets: Mapping[str, Path] = field(default_factory=dict)
+    own_sets: Mapping[str, Path | str] = field(default_factory=dict)
+
+    def folder_of(self, dataset: str) -> Path | None:
+        """Where a build of that name is looked for; None: the data sets' cache of this machine."""
+        own = self.own_sets.get(dataset, self.built)
+        return own if isinstance(own, Path) else None
+
+    def repo_of(self, dataset: str) -> str | None:
+        """The Hub repo to take it from where it is not built here."""
+        own, known = self.own_sets.get(dataset), benchmarks().get(dataset)
+        if own is not None:
+            return own if isinstance(own, str) else None
+        return known.repo_id if known is not None else None
 
     def own(self, dataset: str) -> str | None:
         """The folder or repo given for one of ImageNet's own sets."""
@@ -91,10 +103,7 @@ def _need(dataset: str, rule: Rule, rows: Rows, parts: tuple[Part, ...], users: 
 
 
 def _open(dataset: str, places: DataPlaces, limit: int | None, seed: int) -> tuple[Rows, tuple[Part, ...]]:
-    known = benchmarks().get(dataset)
-    repo = known.repo_id if known is not None else None
-    built = places.own_sets.get(dataset, places.built)
-    rows = open_rows(dataset, built=built, place=places.own(dataset), repo=repo)
+    rows = open_rows(dataset, built=places.folder_of(dataset), place=places.own(dataset), repo=places.repo_of(dataset))
     rows = rows if limit is None else rows.limited(limit, seed)
     return rows, cut(rows.table, by_class=rows.by_class)
 

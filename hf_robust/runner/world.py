@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-# Set for the workers that `evaluate --processes` starts itself; they share nothing but the folder.
+# Set for the workers that `evaluate --processes` starts itself, which share nothing but the folder; rank and world may
+# also be set by hand or by Slurm, on any number of machines.
 WORKER_RANK, WORKER_WORLD, WORKER_PARENT = "HF_ROBUST_RANK", "HF_ROBUST_WORLD", "HF_ROBUST_PARENT"
+
+# What a driver of an accelerator puts into /dev on Linux; without any, torch need not be asked, which takes seconds.
+_DRIVERS = ("nvidia*", "kfd", "dri", "dxg", "accel*", "davinci*", "habanalabs*", "xpu*", "apex*", "vfio")
 
 
 class WorldError(RuntimeError):
@@ -37,11 +43,20 @@ def join_world(device: str | None = None, processes: int | None = None) -> World
     device     "cpu", "cuda", "cuda:1", "mps"; None: what accelerate finds.
     processes  number asked for; None: whatever the launcher says.
     """
-    if device is not None:
+    if device not in (None, "cpu"):
         _check_device(device)
     if WORKER_RANK in os.environ:
-        _end_with(int(os.environ[WORKER_PARENT]))
-        return World(int(os.environ[WORKER_RANK]), int(os.environ[WORKER_WORLD]), _device(device))
+        rank, size = _place(os.environ[WORKER_RANK], os.environ.get(WORKER_WORLD, ""))
+        if processes not in (None, size):
+            raise WorldError(f"expected --processes {size} as {WORKER_WORLD} says, got {processes}: leave it out")
+        if WORKER_PARENT in os.environ:
+            _end_with(int(os.environ[WORKER_PARENT]))
+        return World(rank, size, _device(device))
+    if not is_launched() and _has_only_cpus(device):
+        asked = processes or _asked_of_launcher(_parent_command())
+        if asked is not None and asked != 1:
+            raise WorldError(_wrong_world(asked, 1))
+        return World(0, 1, "cpu")
     from accelerate import PartialState
     from accelerate.utils import parse_flag_from_env
 
@@ -54,6 +69,22 @@ def join_world(device: str | None = None, processes: int | None = None) -> World
     if asked is not None and processes is None and asked != state.num_processes:
         raise WorldError(_wrong_world(asked, state.num_processes))
     return World(state.process_index, state.num_processes, device if device and ":" in device else _index(state.device))
+
+
+def _place(rank: str, size: str) -> tuple[int, int]:
+    if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
+        raise WorldError(
+            f"expected {WORKER_RANK} from 0 to one less than {WORKER_WORLD}, got {rank!r} and {size!r}: set both, each "
+            "process its own rank"
+        )
+    return int(rank), int(size)
+
+
+def _has_only_cpus(device: str | None) -> bool:
+    """Whether the work is on CPUs for certain: by the user's word, or since this machine has nothing else."""
+    if device is not None or not sys.platform.startswith("linux"):
+        return device == "cpu"
+    return not any(next(Path("/dev").glob(pattern), None) for pattern in _DRIVERS)
 
 
 def _check_device(device: str) -> None:
@@ -95,6 +126,8 @@ def _index(device: object) -> str:
 def _device(device: str | None) -> str:
     if device is not None:
         return device
+    if _has_only_cpus(None):
+        return "cpu"
     from accelerate import PartialState
 
     return _index(PartialState().device)

@@ -22,8 +22,8 @@ _COUNTS = (
     "workers_a_picture", "choices",
 )  # fmt: skip
 _FIELDS = (
-    "format", "kind", "benchmark", *_COUNTS, "set_is_official", "fingerprint", "clean_sentinels", "stated", "answers",
-    "majority",
+    "format", "kind", "benchmark", *_COUNTS, "chance", "set_is_official", "fingerprint", "clean_sentinels", "stated",
+    "answers", "majority",
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def _rows(record: Mapping[str, Any], models: Sequence[Result]) -> Iterator[Resul
     asked = {
         "people": f"{record['workers']} people, {record['workers_a_picture']} a picture; {record['workers_dropped']} "
         "more did not answer with care and do not count",
-        "question": f"which of {record['choices']} names fits the main object (a guess: {1 / record['choices']:.2f})",
+        "question": f"which of {record['choices']} names fits the main object (a guess: {record['chance']:.2f})",
     }
     for model, share, interval, estimator in named:
         yield {
@@ -127,6 +127,7 @@ def _check(record: Mapping[str, Any], path: Path) -> None:
     wrong += [name for name in ("stated", "fingerprint") if not isinstance(record[name], str)]
     wrong += [name for name in ("set_is_official", "clean_sentinels") if not isinstance(record[name], bool)]
     wrong += [name for name in ("answers", "majority") if not _is_share(record[name])]
+    wrong += [] if _is_number(record["chance"]) and 0 < record["chance"] <= 1 else ["chance"]
     wrong += [name for name, least in (("choices", 2), ("workers_a_picture", 1)) if record[name] in range(least)]
     if wrong:
         raise _foreign(path, f"{wrong[0]} {str(record[wrong[0]])[:80]!r}")
