@@ -11,8 +11,8 @@ export PIP_DEFAULT_TIMEOUT ?= 60
 PYTEST := $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 
-.PHONY: help demo install install-demo install-pages install-olah install-fiftyone test test-slow test-all test-pages \
-	test-olah test-fiftyone lint types clean
+.PHONY: help demo install install-demo install-pages install-olah install-fiftyone install-gradcam test test-slow test-all test-pages \
+	test-olah test-fiftyone test-gradcam lint types clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test-pages  the pages of metrics and reviews in a headless browser (gradio needs an older pillow: $(PAGES_VENV))"
 	@echo "make test-olah     the real libraries read from a mirror that is not ours (olah, in $(OLAH_VENV))"
 	@echo "make test-fiftyone  FiftyOne's own loader reads our export (in $(FIFTYONE_VENV), 1.3 GB)"
+	@echo "make test-gradcam  where a component looks, by the package grad-cam"
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy --strict on the package"
 	@echo "make clean     remove $(VENV) and everything that was built"
@@ -72,6 +73,14 @@ test-olah: install install-olah
 
 test-fiftyone: install install-fiftyone
 	FIFTYONE_PYTHON=$(abspath $(FIFTYONE_VENV))/bin/python $(BIN)/python -m pytest -q tests/test_fiftyone_loader.py
+
+# grad-cam brings OpenCV along, which needs the libGL of the machine
+install-gradcam: install
+	$(PIP) -e ".[gradcam]"
+	$(BIN)/python -c "import pytorch_grad_cam"
+
+test-gradcam: install-gradcam
+	$(BIN)/python -m pytest -q tests/test_gradcam.py
 
 lint: install
 	$(BIN)/python -m ruff check .

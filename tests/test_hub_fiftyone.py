@@ -7,11 +7,8 @@ import hashlib
 import io
 import json
 import shutil
-import subprocess
-import sys
 import zlib
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -183,27 +180,3 @@ def test_several_benchmarks_are_refused_with_the_choice(world: World) -> None:
     )
     with pytest.raises(LookupError, match=expected):
         asked_in(world.run, benchmarks(), None, None)
-
-
-_LOAD = """
-import sys
-import fiftyone
-try:
-    fiftyone.list_datasets()
-except Exception as error:
-    sys.exit(f"no database: {error}")
-read = fiftyone.Dataset.from_dir(sys.argv[1], dataset_type=fiftyone.types.FiftyOneDataset)
-one = read.first()
-print(len(read), one.prediction.logits.shape[0], one.ground_truth.label, sep="|")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("fiftyone") is None, reason="needs the extra fiftyone")
-def test_the_loader_of_fiftyone_reads_an_export(exports: Path) -> None:
-    command = [sys.executable, "-c", _LOAD, str(exports / "imagenet-a")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    if "no database" in done.stderr:
-        pytest.skip("fiftyone has no MongoDB here")
-    label = samples(exports / "imagenet-a")[0]["ground_truth"]["label"]
-    assert done.stdout.splitlines()[-1] == f"{17 + 9}|200|{label}", done.stderr

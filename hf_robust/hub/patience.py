@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
-from ..builders.hub import HTTP_CLIENTS
-
 RepoType = Literal["model", "dataset", "space"]
 Say = Callable[[str], None]
 Answer = TypeVar("Answer")
@@ -95,6 +93,8 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _is_connection(error: BaseException) -> bool:
+    from ..builders.hub import HTTP_CLIENTS
+
     if any(type(e).__name__ == "OfflineModeIsEnabled" for e in _chain(error)):
         return False
     return any(

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 Choice = Literal["true", "confusing", "both", "neither"]
 Matching = Literal["published", "words"]
 
+NOT_ASKED = "have no second option and were not asked about"
 QUESTION = "What is the main object in this image? Choose from the following list: {first}, {second}."
 # The longer name contains the shorter one as a substring; the released scorer has rules for these two pairs only.
 SPECIAL_PAIRS = (("can opener", "pen"), ("drying rack for plates", "plate"))

@@ -19,7 +19,7 @@ import numpy as np
 from .. import builders
 from ..data import MissingDataError, Rows, open_rows
 from ..labels import imagenet_d_categories
-from ..metrics.vqa import option_name, plain_words
+from ..metrics.vqa import NOT_ASKED, option_name, plain_words
 from ..predictions.parts import RowTable, is_source_folder, source_folder
 from ..predictions.plan import PLAN_FILE, canonical, read_json
 from ..predictions.read import has_head, read_source
@@ -185,7 +185,7 @@ def with_questions(rows: Rows, ranking: Ranking) -> Rows:
         {name: [values[i] for i in kept] for name, values in groups.items()},
     )
     missing = len(table) - len(kept)
-    lacks = (f"{missing} of {len(table)} pictures have no second option and were not asked about",) if missing else ()
+    lacks = (f"{missing} of {len(table)} pictures {NOT_ASKED}",) if missing else ()
     return replace(
         rows,
         table=asked,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..benchmarks import Value
 from ..benchmarks.spec import Sampling
-from ..metrics.vqa import QUESTION, Choice, Matching, choice, vqa_accuracy
+from ..metrics.vqa import NOT_ASKED, QUESTION, Choice, Matching, choice, vqa_accuracy
 from ..predictions.parts import part_path, present_parts
 from ..predictions.plan import DamagedError, SourcePlan, read_json
 from .rows import REPLICATES, Result, failure, interval, versions
@@ -83,6 +83,7 @@ def score_answers_of(run: Path, *, replicates: int = REPLICATES) -> list[Result]
     missing = len(source.parts) - len(present)
     lacks = [f"{missing} of {len(source.parts)} parts have no answers yet: run the same `vqa` again"] if missing else []
     lacks += [f"imagenet-d is not the official set: {text}" for text in source.differences[:1]]
+    lacks += [text for text in source.differences[1:] if NOT_ASKED in text]
     lacks += [f"{shared['n_failed']} pictures could not be read"] if shared["n_failed"] else []
     notes = [*lacks, *_cut(good, plan), *_few(answers)]
     return [
