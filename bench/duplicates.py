@@ -5,9 +5,9 @@ python bench/duplicates.py [FOLDER] [--photos N] [--embedding MODEL] [--rows N [
 Copies are planted by re-encoding, resizing, cropping, mirroring and brightening; near-misses are other photos, and the
 two halves or opposite corners of one photo. A copy counts as found where `find_twins` names its own original. The cost
 is measured with random hashes and vectors, one planted copy in ten, and with whole pools: tar shards of 1,000 small
-pictures, one in ten a copy, through the stages collect, fingerprint (hashes only) and duplicates; in a process of its
-own for each size. Exit code 1 where a copy by bytes, size, mirror or a crop of 2 % is missed, or two different photos
-are taken for one.
+pictures, one in ten a copy, through the stages collect, fingerprint (hashes only), duplicates and, up to 10,000, the
+10-crop filter of a tiny model; in a process of its own for each size. Exit code 1 where a copy by bytes, size, mirror
+or a crop of 2 % is missed, or two different photos are taken for one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
+from hf_robust.labels import imagenet_1k
 from hf_robust.regenerate.collect import COLLECT, CollectSettings
 from hf_robust.regenerate.duplicates import DUPLICATES, DuplicatesSettings
+from hf_robust.regenerate.filter import FILTER_A, FilterASettings
 from hf_robust.regenerate.fingerprint import (
     FINGERPRINT,
     Embedder,
@@ -43,6 +45,7 @@ from hf_robust.regenerate.twins import Marks, find_twins
 from hf_robust.runner import World
 
 BITS, COSINE, SIDE = 47, 0.9, 16
+FILTER, FILTERED = "timm-random/test_vit", 10_000  # ten crops a picture: larger pools stop before the filter
 COSINES = (0.85, 0.90, 0.95)
 Change = Callable[[Image.Image], Image.Image]
 
@@ -210,7 +213,7 @@ def make_shards(folder: Path, rows: int) -> None:
                 stream = io.BytesIO()
                 image = Image.fromarray(small).resize((128, 128), Image.Resampling.BICUBIC)
                 image.save(stream, "JPEG", quality=int(rng.integers(60, 95)))
-                info = tarfile.TarInfo(f"n01440764/{n:07d}.jpg")
+                info = tarfile.TarInfo(f"{imagenet_1k().wnids[n // 10 % 10]}/{n:07d}.jpg")
                 info.size = stream.tell()
                 shard.addfile(info, io.BytesIO(stream.getvalue()))
 
@@ -221,6 +224,7 @@ def pool_cost(rows: int) -> None:
         (COLLECT, CollectSettings()),
         (FINGERPRINT, FingerprintSettings(embedding=None)),
         (DUPLICATES, DuplicatesSettings()),
+        *([(FILTER_A, FilterASettings((FILTER,), "all", preprocessing="model"))] if rows <= FILTERED else []),
     )
     with tempfile.TemporaryDirectory() as folder:
         make_shards(Path(folder), rows)
@@ -234,7 +238,8 @@ def pool_cost(rows: int) -> None:
                 flush=True,
             )
             work = replace(work, rows=ledger)
-        print(f"{rows:9,d} rows, {rows - ledger.kept():,} of {rows // 10:,} copies dropped")
+        gone = sum(row["dropped"] for row in ledger.funnel() if row["stage"] == DUPLICATES.name)
+        print(f"{rows:9,d} rows, {gone:,} of {rows // 10:,} copies dropped")
 
 
 def main() -> int:

@@ -43,7 +43,9 @@ from hf_robust.schema import image_id
 PYTHON = sys.executable
 PLAIN = [PYTHON, str(Path(__file__).with_name("plain_loop.py"))]
 EACH_CLASS = 50  # as ImageNet validation has
-MODELS = {"offline/efficientnet_lite0": 2.0, "timm-random/test_vit": 1.2}  # times a plain loop
+# Times a plain loop: with start-up, and without. Both import torch and timm, which for so small a model as test_vit
+# takes longer than a thousand pictures: there only the loops are compared.
+MODELS = {"offline/efficientnet_lite0": (2.0, 2.0), "timm-random/test_vit": (0.0, 1.2)}
 SECTIONS = ("evaluate", "score", "start", "build")
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 LOGITS_DIFFER = 1e-4
@@ -212,10 +214,10 @@ def targets_of(row: dict[str, Any]) -> list[Target]:
         f"  times the plain loop: {wall:.2f} with start-up, {loop:.2f} without, {cpu:.2f} by processor time; "
         f"{of_limit:.2f} of the limit; logits differ by {difference:.1e} at most"
     )
-    wanted = MODELS.get(row["model"], 1.0)
+    whole, alone = MODELS.get(row["model"], (1.0, 1.0))
     return [
-        Target(f"{row['model']}: times a plain loop, start-up included", wall, wanted),
-        Target(f"{row['model']}: times a plain loop, without start-up", loop, wanted),
+        Target(f"{row['model']}: times a plain loop, start-up included", wall, whole),
+        Target(f"{row['model']}: times a plain loop, without start-up", loop, alone),
         Target(f"{row['model']}: largest difference of logits", difference, LOGITS_DIFFER, True),
         Target(f"{row['model']}: pictures with another argmax", row["other_argmax"], 0, True),
     ]
@@ -231,7 +233,7 @@ def score(pictures: Path, number: int, repeats: int) -> tuple[dict[str, Any], li
         running = max(json.loads(line)["seconds"] for line in log.read_text().splitlines())
         for _ in range(repeats):
             inside.append(float(run([PYTHON, "-c", SCORE, str(out)], Times())))
-            run([PYTHON, "-m", "hf_robust", "score", str(out)], whole)
+            run([PYTHON, "-m", "hf_robust", "score", str(out), "--allow-chance"], whole)
     times = running / min(inside)
     print(
         f"\nscoring {number:,} stored predictions: {min(inside):.2f} s, {whole.best():.2f} s as a command; running the "
@@ -259,7 +261,8 @@ def start(repeats: int) -> tuple[dict[str, Any], list[Target]]:
             run(command, times)
         row[what] = vars(times)
         print(f"{what}: {times.best():.2f} s, {times.best('cpu'):.2f} s of processor time")
-        targets.append(Target(f"seconds of `{what}`", times.best(), most, True))
+        if most < float("inf"):
+            targets.append(Target(f"seconds of `{what}`", times.best(), most, True))
     return row, targets
 
 
