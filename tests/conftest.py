@@ -7,7 +7,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +87,18 @@ def picture() -> Callable[..., Image.Image]:
         return Image.fromarray(blobs).resize((width, height), Image.Resampling.BICUBIC)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium: the one of the system where there is one, else playwright's own."""
+    pytest.importorskip("gradio", reason="needs the review extra")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    with sync_api.sync_playwright() as playwright:
+        system = shutil.which("chromium") or shutil.which("google-chrome")
+        try:
+            chromium = playwright.chromium.launch(executable_path=system, args=["--no-sandbox"])
+        except sync_api.Error as error:
+            pytest.skip(f"no browser: {str(error).splitlines()[0]}")
+        yield chromium
+        chromium.close()

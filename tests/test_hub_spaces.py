@@ -6,7 +6,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import socket
 import subprocess
 import sys
@@ -234,21 +233,6 @@ def wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
         else:
             return
     pytest.fail(f"the page did not start (exit code {process.poll()})")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium: the one of the system where there is one, else playwright's own."""
-    pytest.importorskip("gradio", reason="needs the review extra")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    with sync_api.sync_playwright() as playwright:
-        system = shutil.which("chromium") or shutil.which("google-chrome")
-        try:
-            chromium = playwright.chromium.launch(executable_path=system, args=["--no-sandbox"])
-        except sync_api.Error as error:
-            pytest.skip(f"no browser: {str(error).splitlines()[0]}")
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -37,21 +36,6 @@ serve(sys.argv[1], port=int(sys.argv[2]), token=sys.argv[3] or None, say=lambda 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 WAIT = 60_000
 TOKEN = "a-token-of-this-test"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium: the one of the system where there is one, else playwright's own."""
-    pytest.importorskip("gradio", reason="needs the review extra")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    with sync_api.sync_playwright() as playwright:
-        system = shutil.which("chromium") or shutil.which("google-chrome")
-        try:
-            chromium = playwright.chromium.launch(executable_path=system, args=["--no-sandbox"])
-        except sync_api.Error as error:
-            pytest.skip(f"no browser: {str(error).splitlines()[0]}")
-        yield chromium
-        chromium.close()
 
 
 class Server:

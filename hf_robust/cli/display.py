@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -90,6 +91,12 @@ def _lines(console: Console, name: str, silent: bool) -> Meter:
         console.print(f"{name}: {done:,} of {total:,} pictures{rate}{left}", markup=False, highlight=False)
 
     return tick
+
+
+def say_complaints(complaints: Sequence[str]) -> None:
+    """Name the worker processes that failed; what they left was done by the others."""
+    for complaint in complaints:
+        print(f"hf-robust: a worker process failed, its work was done by the others: {complaint}", file=sys.stderr)
 
 
 def print_rows(rows: Sequence[dict[str, Any]], *, gap: int = 2) -> None:

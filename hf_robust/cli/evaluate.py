@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .display import CHANCE_HELP, DATA_HELP, command, console_of, folder, progress_of
+from .display import CHANCE_HELP, DATA_HELP, command, console_of, folder, progress_of, say_complaints
 from .results import benchmarks_of, own_sets, print_results, scored
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def evaluate(options: argparse.Namespace) -> int:
     helpers = 1 if is_launched() else world.size
     with workers(options.given, helpers) as complaints:
         runs, broken = _run_models(options, names, wanted, needs, world)
-    for complaint in complaints:
-        print(f"hf-robust: a worker process failed, its work was done by the others: {complaint}", file=sys.stderr)
+    say_complaints(complaints)
     if world.rank != 0:
         return 0  # a launcher ends every process as soon as one fails: only the first says that a model did
     return _finish(options, runs, broken)

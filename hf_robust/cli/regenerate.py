@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .display import command, console_of, folder, print_rows, progress_of
+from .display import command, console_of, folder, print_rows, progress_of, say_complaints
 
 if TYPE_CHECKING:
     from ..builders import Built
@@ -88,8 +88,7 @@ def _run(options: argparse.Namespace, recipe: Recipe, settings: Mapping[str, Any
             if world.rank == 0:
                 _print_funnel(options, reached)  # what no stage kept is often the cause
             raise
-    for complaint in complaints:
-        print(f"hf-robust: a worker process failed, its work was done by the others: {complaint}", file=sys.stderr)
+    say_complaints(complaints)
     if world.rank != 0:
         return 0
     return _finish(options, recipe, settings, ledger)

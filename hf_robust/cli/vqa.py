@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .display import DATA_HELP, command, console_of, folder, progress_of
+from .display import DATA_HELP, command, console_of, folder, progress_of, say_complaints
 from .results import print_results
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def _ask(options: argparse.Namespace) -> tuple[list[Path], int, int]:
     world = _world(options)
     with workers(options.given, 1 if is_launched() else world.size) as complaints:
         runs, broken = _ask_models(names, rows, ranking.origin, options.out, ask_options, world)
-    for complaint in complaints:
-        print(f"hf-robust: a worker process failed, its work was done by the others: {complaint}", file=sys.stderr)
+    say_complaints(complaints)
     return runs, broken, world.rank
 
 
