@@ -79,8 +79,8 @@ def add_evaluate(commands: Any) -> None:
 
 def evaluate(options: argparse.Namespace) -> int:
     """Run models on benchmarks, score them, print the table."""
-    from ..models import model_names
-    from ..runner import DataPlaces, gather, is_launched
+    from ..models import import_libraries, model_names
+    from ..runner import DataPlaces, gather
     from ..runner.workers import workers
 
     wanted = benchmarks_of(options.benchmark)
@@ -95,8 +95,8 @@ def evaluate(options: argparse.Namespace) -> int:
     if not needs.needs:
         raise LookupError("; ".join(f"{name}: {reason}" for name, reason in needs.absent.items()))
     world = _world(options, needs)
-    helpers = 1 if is_launched() else world.size
-    with workers(options.given, helpers) as complaints:
+    import_libraries(names)  # once, before there are workers
+    with workers(options.given, world, threads=options.threads) as complaints:
         runs, broken = _run_models(options, names, wanted, needs, world)
     say_complaints(complaints)
     if world.rank != 0:

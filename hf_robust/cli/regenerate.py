@@ -68,13 +68,12 @@ def regenerate(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace, recipe: Recipe, settings: Mapping[str, Any]) -> int:
     from ..regenerate.recipes import run
     from ..regenerate.stage import StageError, Waiting
-    from ..runner import is_launched
     from ..runner.workers import workers
 
     world = _world(options)
     reached: list[Ledger] = []
     with (
-        workers(options.given, 1 if is_launched() else world.size) as complaints,
+        workers(options.given, world) as complaints,
         progress_of(console_of(), silent=world.rank != 0) as meter_of,
     ):
         try:

@@ -76,7 +76,6 @@ def vqa(options: argparse.Namespace) -> int:
 def _ask(options: argparse.Namespace) -> tuple[list[Path], int, int]:
     """The run folders, how many models failed, and this process's rank."""
     from ..models import model_names
-    from ..runner import is_launched
     from ..runner.answers import MODEL_PREFIX
     from ..runner.questions import open_pictures, with_questions
     from ..runner.workers import workers
@@ -90,7 +89,7 @@ def _ask(options: argparse.Namespace) -> tuple[list[Path], int, int]:
     ranking = _ranking(options)
     rows = with_questions(open_pictures(options.data, limit=options.limit, seed=options.seed), ranking)
     world = _world(options)
-    with workers(options.given, 1 if is_launched() else world.size) as complaints:
+    with workers(options.given, world, threads=options.threads) as complaints:
         runs, broken = _ask_models(names, rows, ranking.origin, options.out, ask_options, world)
     say_complaints(complaints)
     return runs, broken, world.rank

@@ -7,16 +7,17 @@ entry-point group "hf_robust.models" (name = prefix).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
 
 from .base import Head, ImageClassifier, ModelError, Preprocessing, Request, Transform, weights_hash
 from .from_open_clip import load_open_clip
-from .from_python import is_factory, load_python
-from .from_timm import load_offline, load_random, load_timm
+from .from_python import check_file, is_factory, load_python
+from .from_timm import check_offline, check_timm, load_offline, load_random, load_timm
 from .from_transformers import load_transformers, load_transformers_clip
 from .preprocessing import transform_for
 from .trouble import library_errors
@@ -30,7 +31,9 @@ __all__ = [
     "Preprocessing",
     "Request",
     "Transform",
+    "check_name",
     "imagenet_d_prompt_name",
+    "import_libraries",
     "load_model",
     "model_names",
     "transform_for",
@@ -49,6 +52,11 @@ SOURCES: Mapping[str, Loader] = MappingProxyType(
         "offline": load_offline,
     }
 )
+_LIBRARIES = {
+    **dict.fromkeys(("timm", "timm-random", "offline"), "timm"),
+    **dict.fromkeys(("hf", "hf-clip"), "transformers"),
+    "open_clip": "open_clip",
+}
 _TIMM_SCHEMAS = ("hf-hub:", "hf_hub:", "local-dir:")
 
 
@@ -83,9 +91,7 @@ def _resolve(name: str) -> tuple[Loader, str]:
         return load_python, name
     if name.endswith(".py"):
         raise ModelError(f"expected the function that gives the model, got the file alone: name it, as {name}:build")
-    prefix, slash, argument = name.partition("/")
-    if not slash or name.startswith(_TIMM_SCHEMAS):
-        prefix, argument = "timm", name
+    prefix, argument = _prefix(name)
     if not argument:
         raise ModelError(f"expected a model after the prefix, got {name!r}")
     if prefix in SOURCES:
@@ -101,6 +107,27 @@ def _resolve(name: str) -> tuple[Loader, str]:
     with library_errors(f"{name}: the plug-in {plugins[prefix].value}"):
         loader: Loader = plugins[prefix].load()
     return loader, argument
+
+
+def _prefix(name: str) -> tuple[str, str]:
+    prefix, slash, argument = name.partition("/")
+    return (prefix, argument) if slash and not name.startswith(_TIMM_SCHEMAS) else ("timm", name)
+
+
+def check_name(name: str) -> None:
+    """ModelError where it is plain without loading anything that no model has this name; no repository is looked up."""
+    loader, argument = _resolve(name)
+    checks = {load_timm: check_timm, load_random: check_timm, load_offline: check_offline, load_python: check_file}
+    if loader in checks:
+        checks[loader](Request(name, argument))
+
+
+def import_libraries(names: Sequence[str]) -> None:
+    """Import what loading these models will import; what is wrong with a library is told where its model is loaded."""
+    wanted = {_LIBRARIES.get(_prefix(name)[0], "torchvision") for name in names if not is_factory(name)}
+    for library in sorted({"torchvision", *wanted}):
+        with suppress(ImportError):
+            import_module(library)
 
 
 def model_names(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -15,8 +15,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from ..benchmarks import Benchmark, Mode
 from ..data import Exif
 from ..models import ImageClassifier, ModelError, load_model, transform_for
@@ -296,7 +294,6 @@ def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _forward(jobs: Sequence[Job], run: Path, world: World, meter: Meter, asked: Sequence[str]) -> None:
-    pa.array([0])  # makes pyarrow import pandas: half a second of start-up, which is no picture's
     started, pending = time.monotonic(), 0
     sizes = [(job.folder / part.file_name, len(part.rows)) for job in jobs for part in job.parts]
     total, seen, last = sum(n for _, n in sizes), 0, 0.0
