@@ -50,7 +50,7 @@ PLAN = Plan(
 CHANGED: dict[str, Any] = {
     "model": "timm/resnet18", "weights": "v", "label_space": "t", "prompts": "p", "dtype": "bfloat16", "device": "cuda",
     "layout": "channels_last", "batch_norm_folded": True, "micro_batch": 4, "threads": 2, "features": True, "limit": 10,
-    "seed": 1, "code": "c", "spufix": "f", "spufix_strength": 0.5, "exif": "apply",
+    "seed": 1, "code": "c", "spufix": "f", "spufix_strength": 0.5, "exif": "apply", "compiled": True,
 }  # fmt: skip
 SOURCE = SourcePlan("imagenet-a", "model", {"size": 224}, "rows", True, (), ((0, 2, "f"),))
 

@@ -66,6 +66,7 @@ def add_evaluate(commands: Any) -> None:
     speed.add_argument("--batch-size", type=int, metavar="N", help="pictures a forward pass (default: found)")
     speed.add_argument("--threads", type=int, metavar="N", help="CPU threads of each process (1)")
     speed.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="%(default)s")
+    speed.add_argument("--compile", action="store_true", help="torch.compile: minutes before the first picture")
     speed.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: what accelerate finds)")
     speed.add_argument(
         "--processes",
@@ -185,6 +186,7 @@ def _run_options(options: argparse.Namespace) -> RunOptions:
         micro_batch=options.batch_size,
         threads=options.threads,
         dtype=options.dtype,
+        compile=options.compile,
         on_error=options.on_error,
         trust_remote_code=options.trust_remote_code,
         spufix=options.spufix,

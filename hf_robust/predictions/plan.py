@@ -46,6 +46,7 @@ class Plan:
     spufix: str | None = None  # SHA-256 of the file that corrects the logits
     spufix_strength: float | None = None
     exif: str = "ignore"  # or "apply": whether pictures are turned as their EXIF orientation says
+    compiled: bool = False  # by torch.compile
 
     def digest(self) -> str:
         """SHA-256 of the plan."""

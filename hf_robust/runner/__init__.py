@@ -10,7 +10,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from ..predictions.plan import LOG_FILE, PLAN_FILE, REQUESTS, SOURCE_FILE, Plan,
 from ..predictions.read import HEADS_FOLDER, HeadWeights, has_head, label_space_hash, write_heads, write_label_space
 from ..spurious.spufix import check_strength
 from ..spurious.spufix_files import read_spufix
+from .compiling import compiled
 from .loop import Job, MemoryRanOutError, OnError, forward_parts
 from .needs import DataPlaces, Need, Needs, gather
 from .pixels import pixels_of
@@ -58,6 +59,7 @@ class RunOptions:
     micro_batch: int | None = None
     threads: int | None = None
     dtype: str = "float32"
+    compile: bool = False
     on_error: OnError = "raise"
     trust_remote_code: bool = False
     spufix: Path | None = None
@@ -103,6 +105,7 @@ def make_plan(model: ImageClassifier, options: RunOptions, device: str) -> Plan:
         spufix=None if options.spufix is None else read_spufix(options.spufix).sha256,
         spufix_strength=None if options.spufix is None else options.spufix_strength,
         exif=options.exif,
+        compiled=options.compile,
     )
 
 
@@ -149,6 +152,9 @@ def evaluate(
             jobs.append(_job(need, model, plan, run, options, world))
         except ModelError as error:
             failures.update(dict.fromkeys(need.users, str(error)))
+    if plan.compiled and jobs:
+        fast = compiled(model, plan, world.device)
+        jobs = [replace(job, model=fast) for job in jobs]
     notes = [*model.notes, *([_TURNED] if plan.exif == "apply" else [])]
     _remember(run, benchmarks, options.mode, failures, notes)
     try:

@@ -18,7 +18,7 @@ from ..models import ImageClassifier, ModelError
 from ..predictions.parts import Part, is_present, part_table, work_list, write_part
 from ..predictions.plan import Plan
 from .pixels import Pixels
-from .probe import is_out_of_memory
+from .probe import forward, is_out_of_memory
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -104,13 +104,13 @@ def _decoded(part: Part, futures: Sequence[Future[Picture]]) -> tuple[Part, list
 
 def _picture(job: Job, row: int) -> Picture:
     name = f"id {job.rows.table.ids[row]!r} of {job.rows.dataset}"
+    sha256 = None
     try:
         data = job.rows.read(row)
+        sha256 = hashlib.sha256(data).hexdigest()
+        return Picture(sha256, _pixels(job, decode(data, exif=job.exif)), None)
     except OSError as error:  # the disk, not the picture: nothing to be recorded as the picture's fault
         raise PictureFailedError(f"expected to read {name}, got {error}: is the data still where it was?") from error
-    sha256 = hashlib.sha256(data).hexdigest()
-    try:
-        return Picture(sha256, _pixels(job, decode(data, exif=job.exif)), None)
     except PictureError as error:
         if job.on_error == "raise":
             raise PictureFailedError(
@@ -151,13 +151,7 @@ def _run(job: Job, tensors: Sequence[Any]) -> dict[str, NDArray[np.float32]]:
 
 
 def _forward(job: Job, tensors: Sequence[Any]) -> dict[str, NDArray[np.float32]]:
-    import torch
-
-    batch = job.transform.batch(tensors, job.device, job.plan.layout)
-    dtype = getattr(torch, job.plan.dtype)
-    mixed = torch.autocast(job.device.split(":")[0], dtype=dtype, enabled=dtype != torch.float32)
-    with torch.inference_mode(), mixed:
-        outputs = job.model.forward(batch)
+    outputs = forward(job.model, job.transform.batch(tensors, job.device, job.plan.layout), job.plan.dtype)
     return {name: values.float().cpu().numpy() for name, values in outputs.items()}
 
 

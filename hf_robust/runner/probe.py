@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,7 +157,7 @@ def _fitting(model: ImageClassifier, usual: Execution, device: str) -> int:
     size = usual.micro_batch
     while True:
         try:
-            _forward(model, _noise(model, size, usual.layout, device))
+            forward(model, noise(model, size, usual.layout, device))
             return size
         except Exception as error:
             if not is_out_of_memory(error):
@@ -172,19 +172,19 @@ def _seconds(model: ImageClassifier, execution: Execution, device: str) -> float
     import torch
 
     clock = time.process_time if device == "cpu" else time.perf_counter
-    batch = _noise(model, execution.micro_batch, execution.layout, device)
+    batch = noise(model, execution.micro_batch, execution.layout, device)
     if execution.layout != "contiguous":
         model.module.to(memory_format=torch.channels_last)
     else:
         model.module.to(memory_format=torch.contiguous_format)
     try:
-        times = [_timed(lambda: _forward(model, batch), clock, device) for _ in range(_ROUNDS)]
+        times = [_timed(lambda: forward(model, batch), clock, device) for _ in range(_ROUNDS)]
     except Exception:  # out of memory, or a model that takes no such batch
         return float("inf")
     return min(times) / execution.micro_batch
 
 
-def _timed(call: Callable[[], None], clock: Callable[[], float], device: str) -> float:
+def _timed(call: Callable[[], object], clock: Callable[[], float], device: str) -> float:
     import torch
 
     started = clock()
@@ -194,27 +194,32 @@ def _timed(call: Callable[[], None], clock: Callable[[], float], device: str) ->
     return clock() - started
 
 
-def _noise(model: ImageClassifier, size: int, layout: str, device: str) -> torch.Tensor:
+def noise(model: ImageClassifier, size: int, layout: str, device: str) -> torch.Tensor:
+    """A batch of so many random pictures, always the same, in that memory layout."""
     import torch
 
     side = model.preprocessing.size
-    noise = torch.randn(size, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
+    batch = torch.randn(size, 3, side, side, generator=torch.Generator().manual_seed(0)).to(device)
     wanted = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-    return noise.contiguous(memory_format=wanted)
+    return batch.contiguous(memory_format=wanted)
 
 
-def _forward(model: ImageClassifier, batch: torch.Tensor) -> None:
+def forward(model: ImageClassifier, batch: torch.Tensor, dtype: str = "float32") -> Mapping[str, torch.Tensor]:
+    """The outputs for one batch, without gradients, in the arithmetic of the run."""
     import torch
 
-    with torch.inference_mode():
-        model.forward(batch)
+    kind = getattr(torch, dtype)
+    mixed = torch.autocast(batch.device.type, dtype=kind, enabled=kind != torch.float32)
+    with torch.inference_mode(), mixed:
+        return model.forward(batch)
 
 
 def described(plan: Plan, processes: int) -> str:
     """How a model is run, in words.
 
     >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(threads=1, micro_batch=4, layout="contiguous", batch_norm_folded=True, dtype="float32")
+    >>> plan = SimpleNamespace(threads=1, micro_batch=4, layout="contiguous", batch_norm_folded=True, dtype="float32",
+    ...                        compiled=False)
     >>> described(plan, 2)
     '2 processes of 1 thread, micro-batches of 4, contiguous, batch norm folded, float32'
     """
@@ -223,6 +228,7 @@ def described(plan: Plan, processes: int) -> str:
         f"micro-batches of {plan.micro_batch}",
         plan.layout,
         *(["batch norm folded"] if plan.batch_norm_folded else []),
+        *(["compiled"] if plan.compiled else []),
         plan.dtype,
     )
     return ", ".join(words)
