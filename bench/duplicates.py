@@ -1,18 +1,20 @@
 """Which changed copies of photos are found, which different photos are taken for copies, and what a search costs.
 
-python bench/duplicates.py [FOLDER] [--photos N] [--embedding MODEL] [--rows N [N …]] [--pool N [N …]]
+python bench/duplicates.py [FOLDER] [--photos N] [--embedding MODEL] [--rows N [N …]] [--no-embeddings]
+                            [--pool N [N …]] [--filter-up-to N]
 
 Copies are planted by re-encoding, resizing, cropping, mirroring and brightening; near-misses are other photos, and the
 two halves or opposite corners of one photo. A copy counts as found where `find_twins` names its own original. The cost
 is measured with random hashes and vectors, one planted copy in ten, and with whole pools: tar shards of 1,000 small
-pictures, one in ten a copy, through the stages collect, fingerprint (hashes only), duplicates and, up to 10,000, the
-10-crop filter of a tiny model; in a process of its own for each size. Exit code 1 where a copy by bytes, size, mirror
-or a crop of 2 % is missed, or two different photos are taken for one.
+pictures, one in ten a copy, through the stages collect, fingerprint (hashes only), duplicates and, up to N pictures,
+the 10-crop filter of a tiny model; in a process of its own for each size. Exit code 1 where a copy by bytes, size,
+mirror or a crop of 2 % is missed, or two different photos are taken for one.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import resource
 import subprocess
@@ -40,12 +42,14 @@ from hf_robust.regenerate.fingerprint import (
     perceptual_hashes,
 )
 from hf_robust.regenerate.hash_index import packed
+from hf_robust.regenerate.row_file import RowFile
 from hf_robust.regenerate.stage import Work, run_stage
 from hf_robust.regenerate.twins import Marks, find_twins
 from hf_robust.runner import World
 
 BITS, COSINE, SIDE = 47, 0.9, 16
-FILTER, FILTERED = "timm-random/test_vit", 10_000  # ten crops a picture: larger pools stop before the filter
+FILTER = "timm-random/test_vit"
+BLOCK = 256  # rows made at a time
 COSINES = (0.85, 0.90, 0.95)
 Change = Callable[[Image.Image], Image.Image]
 
@@ -177,30 +181,58 @@ def photos(given: argparse.Namespace) -> bool:
     return missed
 
 
-def cost(rows: int) -> None:
-    """Prints time and peak memory of one search over random pictures, a tenth of them copies of others."""
+def planted_hashes(folder: Path, rows: int) -> tuple[RowFile, RowFile]:
+    """Files of random hashes and those of mirror images; the last tenth differs in 16 bits from the first."""
     rng = np.random.default_rng(0)
+    hashes, mirrored = (RowFile(rows, SIDE * SIDE // 16, np.uint16, folder) for _ in range(2))
     copies = rows // 10
-    hashes = rng.integers(0, 1 << 16, (rows, SIDE * SIDE // 16), dtype=np.uint16)
-    hashes[-copies:] = hashes[:copies] ^ (1 << rng.integers(0, 16, (copies, 1))).astype(np.uint16)  # 16 bits differ
-    mirrored = rng.permuted(hashes, axis=1)
-    with tempfile.TemporaryDirectory() as folder:
-        vectors = np.memmap(Path(folder, "vectors"), np.float16, "w+", shape=(rows, 1280))
-        factors = rng.normal(size=(200, 1280)) / np.arange(1, 201)[:, None] ** 0.5
-        for start in range(0, rows, 4096):  # a common part and variances that fall like those of real features
-            size = min(4096, rows - start)
-            block = 1 + rng.normal(size=(size, 200)) @ factors / 2
-            vectors[start : start + size] = block / np.linalg.norm(block, axis=1, keepdims=True)
-        sha256 = np.array([str(n) for n in range(rows)], "S32")
-        for name, marks in (
-            ("hashes", Marks(sha256, hashes, mirrored, None, 0)),
-            ("hashes and embeddings", Marks(sha256, hashes, mirrored, vectors, 0)),
-        ):
-            began = time.process_time()
-            twins = find_twins(marks, hash_bits=BITS, cosine=COSINE)
-            took, peak = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            found = f"{len(twins):7,d} of {copies:,} copies"
-            print(f"{rows:9,d} rows, {name:22s} {took:8.1f} s of CPU, {found}, peak {peak:,.0f} MB", flush=True)
+    for start in range(0, rows, BLOCK):
+        own = np.arange(start, min(rows, start + BLOCK))
+        values = rng.integers(0, 1 << 16, (len(own), SIDE * SIDE // 16), dtype=np.uint16)
+        copy = own >= rows - copies
+        flip = (1 << rng.integers(0, 16, (int(copy.sum()), 1))).astype(np.uint16)
+        values[copy] = hashes[own[copy] - (rows - copies)] ^ flip
+        hashes.put(own, values)
+        mirrored.put(own, rng.permuted(values, axis=1))
+    return hashes, mirrored
+
+
+def like_features(folder: Path, rows: int) -> RowFile:
+    """Random unit vectors with a common part and variances that fall like those of real features, in a file."""
+    rng = np.random.default_rng(0)
+    vectors = RowFile(rows, 1280, np.float16, folder)
+    factors = rng.normal(size=(200, 1280)) / np.arange(1, 201)[:, None] ** 0.5
+    for start in range(0, rows, BLOCK):
+        size = min(BLOCK, rows - start)
+        block = 1 + rng.normal(size=(size, 200)) @ factors / 2
+        vectors.put(np.arange(start, start + size), block / np.linalg.norm(block, axis=1, keepdims=True))
+    return vectors
+
+
+def cost(rows: int, *, embeddings: bool) -> None:
+    """Prints time and peak memory of one search over random pictures, a tenth of them copies of others."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        sha256 = stack.enter_context(contextlib.closing(RowFile(rows, None, "S32", folder)))
+        for start in range(0, rows, BLOCK):
+            own = np.arange(start, min(rows, start + BLOCK))
+            sha256.put(own, own.astype("S32"))
+        hashes, mirrored = (stack.enter_context(contextlib.closing(f)) for f in planted_hashes(folder, rows))
+        vectors = stack.enter_context(contextlib.closing(like_features(folder, rows))) if embeddings else None
+        began, before = time.process_time(), peak()
+        twins = find_twins(Marks(sha256, hashes, mirrored, vectors, 0), hash_bits=BITS, cosine=COSINE, folder=folder)
+        took = time.process_time() - began
+    what = "hashes and embeddings" if embeddings else "hashes"
+    print(
+        f"{rows:9,d} rows, {what:22s} {took:8.1f} s of CPU, {len(twins):7,d} of {rows // 10:,} copies, "
+        f"peak {peak():,.0f} MB ({before:,.0f} before)",
+        flush=True,
+    )
+
+
+def peak() -> float:
+    """The most memory that this process ever held, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def make_shards(folder: Path, rows: int) -> None:
@@ -218,13 +250,13 @@ def make_shards(folder: Path, rows: int) -> None:
                 shard.addfile(info, io.BytesIO(stream.getvalue()))
 
 
-def pool_cost(rows: int) -> None:
+def pool_cost(rows: int, *, filtered: bool) -> None:
     """Prints rate and peak memory of each stage over a pool of tar shards."""
     stages = (
         (COLLECT, CollectSettings()),
         (FINGERPRINT, FingerprintSettings(embedding=None)),
         (DUPLICATES, DuplicatesSettings()),
-        *([(FILTER_A, FilterASettings((FILTER,), "all", preprocessing="model"))] if rows <= FILTERED else []),
+        *([(FILTER_A, FilterASettings((FILTER,), "all", preprocessing="model"))] if filtered else []),
     )
     with tempfile.TemporaryDirectory() as folder:
         make_shards(Path(folder), rows)
@@ -232,14 +264,15 @@ def pool_cost(rows: int) -> None:
         for stage, settings in stages:
             began = time.process_time()
             ledger = run_stage(stage, settings, work)
-            took, peak = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            print(
-                f"{rows:9,d} rows, {stage.name:22s} {rows / took:8,.0f} a second of CPU, peak {peak:,.0f} MB",
-                flush=True,
-            )
+            rate = rows / (time.process_time() - began)
+            print(f"{rows:9,d} rows, {stage.name:22s} {rate:8,.0f} a second of CPU, peak {peak():,.0f} MB", flush=True)
             work = replace(work, rows=ledger)
         gone = sum(row["dropped"] for row in ledger.funnel() if row["stage"] == DUPLICATES.name)
         print(f"{rows:9,d} rows, {gone:,} of {rows // 10:,} copies dropped")
+
+
+def alone(arguments: list[str]) -> None:
+    subprocess.run([sys.executable, __file__, *arguments], check=True)
 
 
 def main() -> int:
@@ -249,18 +282,23 @@ def main() -> int:
     parser.add_argument("--embedding", default="offline/efficientnet_lite0", help="model source")
     parser.add_argument("--rows", type=int, nargs="*", default=[1_000, 10_000, 100_000])
     parser.add_argument("--pool", type=int, nargs="*", default=[1_000, 10_000])
+    parser.add_argument("--filter-up-to", type=int, default=10_000, metavar="N", help="larger pools stop before it")
+    parser.add_argument("--no-embeddings", action="store_true", help="of --rows search hashes only")
     parser.add_argument("--cost-of", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--pool-of", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.cost_of is not None:
-        cost(given.cost_of)
+        cost(given.cost_of, embeddings=not given.no_embeddings)
         return 0
     if given.pool_of is not None:
-        pool_cost(given.pool_of)
+        pool_cost(given.pool_of, filtered=given.pool_of <= given.filter_up_to)
         return 0
-    for option, sizes in (("--cost-of", given.rows), ("--pool-of", given.pool)):
-        for rows in sizes:
-            subprocess.run([sys.executable, __file__, option, str(rows)], check=True)
+    for rows in given.rows:  # each in a process of its own: the peak is of its whole life
+        alone(["--cost-of", str(rows), "--no-embeddings"])
+        if not given.no_embeddings:
+            alone(["--cost-of", str(rows)])
+    for rows in given.pool:
+        alone(["--pool-of", str(rows), "--filter-up-to", str(given.filter_up_to)])
     return int(given.folder is not None and photos(given))
 
 

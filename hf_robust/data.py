@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import builders
-from .builders.archive import IMAGE_SUFFIXES
+from .builders.archive import IMAGE_SUFFIXES, MAX_MEMBER, MIB
 from .builders.base import FORMATS, fingerprint
 from .builders.cache import RECORD
 from .labels import imagenet_1k_index
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 Exif = Literal["ignore", "apply"]
 
 VALIDATION, TRAIN = "imagenet-val", "imagenet-train"
+STILL_WITH_FRAMES = ("MPO",)  # a photo of some cameras, with a preview or the other eye's view behind it
 _ORIENTATION = 0x0112  # the EXIF tag
+_BITS, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # tags of a TIFF, and a value of the second
+_LONGEST = 100  # times as long as wide: a transform that brings the shorter side to S pixels makes S * S times that
+_NO_FILE = -1  # the size of what is no plain file
 FLAGS = {VALIDATION: "--imagenet-val", TRAIN: "--imagenet-train"}  # ImageNet's own sets, cut by class
 
 
@@ -101,6 +106,8 @@ def decode(data: bytes, *, exif: Exif = "ignore") -> Image:
                 raise PictureError(
                     f"{image.width} x {image.height} pixels, more than the {Pillow.MAX_IMAGE_PIXELS} that are safe"
                 )
+            if max(image.size) > _LONGEST * min(image.size):
+                raise PictureError(f"{image.width} x {image.height} pixels, more than {_LONGEST} times as long as wide")
             ImageFile.LOAD_TRUNCATED_IMAGES = (
                 False  # a model's file may have set it: half a picture would pass as whole
             )
@@ -118,15 +125,25 @@ def _rgb(image: Image) -> Image:
     from PIL import Image as Pillow
 
     if image.mode.startswith("I;16"):
-        image = Pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # as Pillow does with 16-bit colour
+        image = Pillow.fromarray(_eight_bits(image))
     elif image.mode in ("I", "F"):
         values = np.asarray(image)
         low, high = values.min(), values.max()
-        if not (low >= 0 and high <= 255):
+        if not (low >= 0 and high <= 255 and np.array_equal(values, np.rint(values))):  # 0 to 1 would become black
             raise PictureError(f"grey values from {low:g} to {high:g}, which no 8-bit picture stands for")
     elif image.mode == "P":
         image.info.pop("transparency", None)  # changes no pixel of RGB, but warns
     return image.convert("RGB")
+
+
+def _eight_bits(image: Image) -> NDArray[np.uint8]:
+    """The upper eight bits of deep grey values, as Pillow takes them of 16-bit colour; white is 255.
+
+    Pillow leaves the values of a TIFF with 12 bits, or with white as 0, as they are.
+    """
+    tags = getattr(image, "tag_v2", {})
+    values: NDArray[np.uint8] = (np.asarray(image) >> (tags.get(_BITS, (16,))[0] - 8)).astype(np.uint8)
+    return 255 - values if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else values
 
 
 def _upright(image: Image) -> Image:
@@ -145,12 +162,20 @@ def _upright(image: Image) -> Image:
     return image if turn is None else image.transpose(turn)
 
 
-def open_rows(dataset: str, *, built: Path | None = None, place: str | None = None, repo: str | None = None) -> Rows:
+def open_rows(
+    dataset: str,
+    *,
+    built: Path | None = None,
+    place: str | None = None,
+    repo: str | None = None,
+    columns: Sequence[str] = (),
+) -> Rows:
     """The rows of a data set.
 
     built  folder that `build --out` wrote to; None: the data sets' cache of this machine.
     place  for imagenet-val and imagenet-train: a folder of WordNet-id folders, read in place, or a Hub repo.
     repo   Hub repo to fall back to where the set is not built here.
+    columns  of the set that are groups too, where it has them, beside the usual ones; not of ImageNet's own sets.
     Raises MissingDataError where it is nowhere.
     """
     if dataset in FLAGS and place is not None:
@@ -161,20 +186,21 @@ def open_rows(dataset: str, *, built: Path | None = None, place: str | None = No
         if repo is None or built is not None:
             hint = f"; or give its folder with {FLAGS[dataset]}" if dataset in FLAGS else ""
             raise MissingDataError(f"{error.args[0]}{hint}") from error
-        return _from_hub(dataset, repo)
-    return _from_splits(dataset, found.load(), complete=found.complete, differences=found.differences)
+        return _from_hub(dataset, repo, columns)
+    return _from_splits(dataset, found.load(), complete=found.complete, differences=found.differences, columns=columns)
 
 
 def open_folder(folder: Path) -> Rows:
     """The pictures below a folder that need be no data set, read in place, hidden files left out, sorted by path.
 
     Their name is that of the folder with a hash of paths and sizes. A picture whose folder is named by one of the 1,000
-    WordNet ids has that label, any other has none. Raises MissingDataError where there are no pictures.
+    WordNet ids has that label, any other has none. Pipes, devices and links to nothing are rows too, since they are
+    named like pictures; reading one raises PictureError. Raises MissingDataError where there are no pictures.
     """
     files = [
-        (path.relative_to(folder).as_posix(), path.stat().st_size)
+        (path.relative_to(folder).as_posix(), path.stat().st_size if path.is_file() else _NO_FILE)
         for path in sorted(folder.rglob("*"))
-        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.is_dir()
     ]
     files = [(name, size) for name, size in files if not any(part.startswith(".") for part in name.split("/"))]
     if not files:
@@ -182,13 +208,30 @@ def open_folder(folder: Path) -> Rows:
     index = imagenet_1k_index()
     wnids = [Path(name).parent.name for name, _ in files]
     table = RowTable(
-        tuple(name for name, _ in files),
+        tuple(_as_text(name) for name, _ in files),
         tuple(str(size) for _, size in files),
         tuple((index[wnid],) if wnid in index else () for wnid in wnids),
     )
     stem = re.sub(r"[^A-Za-z0-9-]+", "-", folder.resolve().name).strip("-") or "pictures"
     digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
-    return Rows(f"{stem}-{digest}", table, lambda i: (folder / files[i][0]).read_bytes())
+    return Rows(f"{stem}-{digest}", table, lambda i: _file_bytes(folder / files[i][0], files[i][1]))
+
+
+def _as_text(name: str) -> str:
+    """A file's name as text that can be stored; bytes that are none are written as \\x.."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _file_bytes(path: Path, size: int) -> bytes:
+    """The bytes of a file that was `size` bytes long when it was listed; PictureError where it can be no picture.
+
+    OSError where it is gone since.
+    """
+    if size == _NO_FILE:
+        raise PictureError("no plain file")
+    if size > MAX_MEMBER:
+        raise PictureError(f"{size:,} bytes, more than the {MAX_MEMBER // MIB} MiB that are safe")
+    return path.read_bytes()
 
 
 def _in_place(dataset: str, folder: Path) -> Rows:
@@ -196,21 +239,23 @@ def _in_place(dataset: str, folder: Path) -> Rows:
     if not files:
         raise MissingDataError(f"expected folders named by WordNet id with pictures in {folder}, got none")
     table = RowTable(
-        tuple(image_id(name) for name, _, _ in files),
+        tuple(image_id(_as_text(name)) for name, _, _ in files),
         tuple(str(size) for _, _, size in files),
         tuple((index,) for _, index, _ in files),
     )
-    return Rows(dataset, table, lambda i: (folder / files[i][0]).read_bytes(), by_class=True)
+    return Rows(dataset, table, lambda i: _file_bytes(folder / files[i][0], files[i][2]), by_class=True)
 
 
-def _from_splits(dataset: str, splits: Any, *, complete: bool, differences: tuple[str, ...]) -> Rows:
+def _from_splits(
+    dataset: str, splits: Any, *, complete: bool, differences: tuple[str, ...], columns: Sequence[str] = ()
+) -> Rows:
     from datasets import Image as ImageFeature
     from datasets import concatenate_datasets
 
     whole = concatenate_datasets([splits[name] for name in splits])
     whole = whole.cast_column(IMAGE, ImageFeature(decode=False))
     plain = whole.remove_columns(IMAGE)
-    known = dict.fromkeys(name for columns in GROUP_COLUMNS.values() for name in columns)
+    known = dict.fromkeys([*(name for usual in GROUP_COLUMNS.values() for name in usual), *columns])
     groups = {name: _group(plain, name) for name in known if name in plain.column_names}
     names = plain[FILE_NAME][:]
     table = RowTable(
@@ -232,7 +277,7 @@ def _stored_bytes(picture: dict[str, Any]) -> bytes:
     return picture["bytes"] if picture["bytes"] is not None else Path(picture["path"]).read_bytes()
 
 
-def _from_hub(dataset: str, repo: str) -> Rows:
+def _from_hub(dataset: str, repo: str, columns: Sequence[str] = ()) -> Rows:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
@@ -251,7 +296,7 @@ def _from_hub(dataset: str, repo: str) -> Rows:
         return _from_labelled(dataset, _loaded(repo, split="validation" if dataset == VALIDATION else "train"))
     splits = _loaded(repo, revision=commit)
     differences = _published_differences(dataset, repo, commit, splits)
-    return _from_splits(dataset, splits, complete=not differences, differences=differences)
+    return _from_splits(dataset, splits, complete=not differences, differences=differences, columns=columns)
 
 
 def _loaded(repo: str, **which: Any) -> Any:

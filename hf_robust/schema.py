@@ -1,8 +1,11 @@
-"""Columns, types and ids: of the published data sets, of the predictions table, and of its rows in memory."""
+"""Columns, types and ids: of the published data sets, of the predictions table, and of its rows as they are read."""
 
 from __future__ import annotations
 
+import itertools
 import re
+import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -118,12 +121,100 @@ def predictions_schema(outputs: Mapping[str, int | None], groups: Sequence[pa.Fi
     )
 
 
+class RowStore:
+    """Float32 rows in a temporary file without a name, which is gone when nothing looks at it any more.
+
+    Reading instead of mapping: touched pages of a memory map count as memory of the process.
+    """
+
+    def __init__(self, width: int) -> None:
+        """Rows of `width` numbers each."""
+        self.width, self._count = width, 0
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 -- closed with this object
+        weakref.finalize(self, self._file.close)
+
+    def append(self, rows: NDArray[np.float32]) -> None:
+        """Adds rows (n, width); OSError where the disk is full, ValueError for rows of another width or type."""
+        if rows.dtype != np.float32 or rows.shape[1:] != (self.width,):
+            raise ValueError(
+                f"expected float32 rows of width {self.width}, got {rows.dtype} of shape {rows.shape}: "
+                "all parts of a source have the same outputs, run `evaluate` again"
+            )
+        rest = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+        try:
+            while len(rest):
+                rest = rest[self._file.write(rest.data) :]
+        except OSError as error:
+            place, size = tempfile.gettempdir(), (self._count + len(rows)) * self.width * rows.itemsize
+            message = f"expected room for {size:,} bytes in {place}, got: {error.strerror}; set TMPDIR to another disk"
+            raise OSError(error.errno, message) from error
+        self._count += len(rows)
+
+    def rows(self) -> StoredRows:
+        """All that was appended so far, in order; none of it is read."""
+        return StoredRows(self, np.arange(self._count), None)
+
+    def read(self, where: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(n, width) the rows at these positions; neighbours are read at once."""
+        found = np.empty((len(where), self.width), dtype=np.float32)
+        bounds = np.append(np.flatnonzero(np.diff(where, prepend=-2) != 1), len(where))
+        for start, stop in itertools.pairwise(bounds):
+            self._file.seek(int(where[start]) * self.width * found.itemsize)
+            rest = found[start:stop].reshape(-1).view(np.uint8)
+            while len(rest):
+                read = self._file.readinto(rest.data)
+                if not read:
+                    raise OSError(f"expected {self._count} rows in a temporary file, got fewer: run the command again")
+                rest = rest[read:]
+        return found
+
+
+class StoredRows:
+    """Rows (N, K) of a `RowStore`: indexing gives rows or columns and reads none of them, `np.asarray` reads."""
+
+    ndim = 2
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, store: RowStore, rows: NDArray[np.int64], columns: NDArray[np.int64] | None) -> None:
+        """`rows` are positions in the store; of them `columns`, or all (None)."""
+        self._store, self._rows, self._columns = store, rows, columns
+        self.shape = (len(rows), store.width if columns is None else len(columns))
+
+    @property
+    def size(self) -> int:
+        """How many numbers these are."""
+        return self.shape[0] * self.shape[1]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> StoredRows:
+        """The rows of a slice, mask or array of positions; with a second one after a comma, columns of those."""
+        where, which = key if isinstance(key, tuple) else (key, None)
+        rows, columns = self._rows[where], self._columns
+        if which is not None:
+            columns = (np.arange(self._store.width) if columns is None else columns)[which]
+        if rows.ndim != 1 or (columns is not None and columns.ndim != 1):
+            raise IndexError(f"expected slices or arrays of positions, got {key!r}: take i:i + 1 for a single row")
+        return StoredRows(self._store, rows, columns)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError("expected that a copy may be made, got copy=False: these rows are read from a file")
+        read = self._store.read(self._rows)
+        own = read if self._columns is None else read[:, self._columns]
+        return own if dtype is None else own.astype(dtype, copy=False)
+
+
+Rows = NDArray[np.floating[Any]] | StoredRows  # (N, K): `np.asarray(rows[a:b])` is an array of some of them
+
+
 @dataclass(frozen=True)
 class Outputs:
     """What a model said about the rows of one source: the input of every measure.
 
-    logits          float, (N, K): K = 1,000 ImageNet classes, or the classes of a zero-shot head; -inf in a column that
-                    the model has no output for.
+    logit_rows      float, (N, K): K = 1,000 ImageNet classes, or the classes of a zero-shot head; -inf in a column that
+                    the model has no output for. An array, or rows on disk, which memory need not hold.
     log_normaliser  float64, (N,): log-sum-exp over all outputs of the model, which may be more than K.
     labels          int64, (N, L): every column that counts as right, padded with -1; all -1 for a picture of none.
     groups          column name -> (N,) array, for splits.
@@ -132,7 +223,7 @@ class Outputs:
     """
 
     ids: tuple[str, ...]
-    logits: NDArray[np.floating[Any]]
+    logit_rows: Rows
     log_normaliser: NDArray[np.float64]
     labels: NDArray[np.int64]
     groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -142,6 +233,11 @@ class Outputs:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def logits(self) -> NDArray[np.floating[Any]]:
+        """(N, K) all of them in memory; `logit_rows` where a few at a time will do."""
+        return np.asarray(self.logit_rows)
+
     def select(self, keep: NDArray[np.bool_]) -> Outputs:
         """The rows where `keep` is true."""
         return self.take(np.flatnonzero(keep))
@@ -150,7 +246,7 @@ class Outputs:
         """The rows at these positions, in this order."""
         return Outputs(
             tuple(self.ids[i] for i in where),
-            self.logits[where],
+            self.logit_rows[where],
             self.log_normaliser[where],
             self.labels[where],
             {name: values[where] for name, values in self.groups.items()},

@@ -26,9 +26,11 @@ from PIL import Image
 from hf_robust.regenerate.collect import COLLECT, NO_LABEL, CollectSettings, estimate
 from hf_robust.regenerate.inspect_picture import ANIMATED, BLANK, BOMB, DEEP, TOO_SMALL, UNREADABLE, inspect_picture
 from hf_robust.regenerate.ledger import Ledger
+from hf_robust.regenerate.pictures import Pictures
 from hf_robust.regenerate.pool import pool_bytes
 from hf_robust.regenerate.pool_base import CUT_SHORT, DAMAGED, NO_FILE, OUTSIDE, TOO_LARGE
 from hf_robust.regenerate.pool_parquet import close_parquet, merged
+from hf_robust.regenerate.pool_place import PLACE_FILE, located
 from hf_robust.regenerate.pool_tar import index_tar
 from hf_robust.regenerate.stage import StageError, Work, run_stage
 from hf_robust.runner import World
@@ -98,14 +100,49 @@ def test_a_folder_is_rows_in_order_with_hash_size_and_class(tmp_path: Path, pict
     assert row["image_sha256"] == hashlib.sha256(one).hexdigest()
     assert (row["width"], row["height"], row["format"], row["mode"]) == (48, 40, "PNG", "RGB")
     assert (row["weak_label"], row["wnid"], row["labels"], row["keep"]) == (TENCH, TENCH, [0], True)
-    assert pool_bytes(row["source"], row["offset"], row["length"]) == one
+    assert row["source"] == f"./{TENCH}/a.png"
+    assert pool_bytes(located(row["source"], tmp_path / "out"), row["offset"], row["length"]) == one
 
 
-def test_rows_keep_their_ids_when_the_pool_moves(tmp_path: Path, picture: Picture) -> None:
-    files = {f"{TENCH}/{n}.png": content for n, content in enumerate(some(picture, 3))}
-    here = rows_of(collect(tmp_path / "a", folder_of(tmp_path / "one", files)))
-    there = rows_of(collect(tmp_path / "b", folder_of(tmp_path / "other", files)))
-    assert [r["row_id"] for r in here.values()] == [r["row_id"] for r in there.values()]
+def stored(out: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.glob("1-*/*")) if p.name != ".lock"}
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar", "parquet", "one shard"])
+def test_the_same_pool_in_another_place_has_the_same_bytes_and_is_read_there(
+    kind: str, tmp_path: Path, picture: Picture
+) -> None:
+    contents = some(picture, 3)
+    settings = SMALL
+    for place in ("one", "other"):
+        if kind == "folder":
+            folder_of(tmp_path / place, {f"{TENCH}/{n}.png": content for n, content in enumerate(contents)})
+        else:
+            (tmp_path / place).mkdir()
+        if kind == "tar":
+            tar_of(tmp_path / place / "x.tar", {f"{n}.png": content for n, content in enumerate(contents)})
+            settings = replace(SMALL, label_by="none")
+        if kind in ("parquet", "one shard"):
+            parquet_of(tmp_path / place / "x.parquet", contents, 2, label=[0] * 3)
+            settings = replace(SMALL, label_by="column:label")
+    name = "x.parquet" if kind == "one shard" else ""
+    here = collect(tmp_path / "a", tmp_path / "one" / name, settings)
+    there = collect(tmp_path / "b", tmp_path / "other" / name, settings)
+    assert stored(tmp_path / "a") == stored(tmp_path / "b")
+    for ledger in (here, there):
+        pictures = Pictures(ledger)
+        assert [pictures.read(n) for n in range(3)] == contents
+    close_parquet()
+    (tmp_path / "one").rename(tmp_path / "moved")
+    with pytest.raises((OSError, StageError)):
+        Pictures(here).read(0)
+    parts = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").glob("1-*/part-*")}
+    again = Pictures(collect(tmp_path / "a", tmp_path / "moved" / name, settings))
+    assert [again.read(n) for n in range(3)] == contents
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a").glob("1-*/part-*")} == parts  # collected once
+    (tmp_path / "a" / PLACE_FILE).unlink()
+    with pytest.raises(StageError, match=r"expected the folder of the pool in .*, got none: run `regenerate` again"):
+        Pictures(here).read(1)
 
 
 def test_a_pool_that_changed_is_collected_anew(tmp_path: Path, picture: Picture) -> None:
@@ -322,7 +359,7 @@ def test_a_webdataset_gives_its_pictures_with_what_belongs_to_them(tmp_path: Pat
     first, second = rows["shard-0.tar/0000.jpg"], rows["shard-0.tar/0001.jpg"]
     assert (first["labels"], first["licence"], first["source_page"]) == ([1], "CC0", "https://example.org")
     assert (second["reason"], second["licence"]) == (NO_LABEL, None)
-    assert pool_bytes(second["source"], second["offset"], second["length"]) == other
+    assert pool_bytes(located(second["source"], tmp_path / "out"), second["offset"], second["length"]) == other
 
 
 def test_parts_of_tar_shards_never_span_two_shards(tmp_path: Path, picture: Picture) -> None:
@@ -412,7 +449,7 @@ def test_parquet_rows_are_read_in_any_order(tmp_path: Path, picture: Picture) ->
     settings = replace(SMALL, label_by="column:label", part_rows=25)
     ledger = collect(tmp_path / "out", path, settings)
     assert ledger.rows_of == (20, 25)  # whole row groups: 20, then 20 + 5
-    places = [(r["source"], r["offset"], r["length"]) for r in rows_of(ledger).values()]
+    places = [(located(r["source"], tmp_path / "out"), r["offset"], r["length"]) for r in rows_of(ledger).values()]
     order = np.random.default_rng(0).permutation(45)
     assert [pool_bytes(*places[i]) for i in order] == [contents[i] for i in order]
     close_parquet()

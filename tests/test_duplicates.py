@@ -1,4 +1,4 @@
-"""Overlap removal: hashes, exact searches, which of two pictures stays, references, published hashes."""
+"""Overlap removal: hashes, the stages, references, published hashes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from hf_robust.regenerate.collect import COLLECT, CollectSettings
 from hf_robust.regenerate.duplicates import DUPLICATES, IN_POOL, IN_REFERENCE, DuplicatesSettings
-from hf_robust.regenerate.embedding_index import EmbeddingIndex
 from hf_robust.regenerate.fingerprint import FINGERPRINT, FingerprintSettings, perceptual_hashes
-from hf_robust.regenerate.hash_index import HashIndex, packed
+from hf_robust.regenerate.hash_index import packed
 from hf_robust.regenerate.ledger import Ledger
 from hf_robust.regenerate.references import write_hashes
 from hf_robust.regenerate.stage import StageError, Work, run_stage
-from hf_robust.regenerate.twins import Marks, Twin, find_twins
 from hf_robust.runner import World
 
 Picture = Callable[..., Image.Image]
@@ -110,147 +105,6 @@ def test_hashes_become_words(picture: Picture) -> None:
     assert "".join(f"{word:04x}" for word in words[1]) == texts[1]
     with pytest.raises(ValueError, match=r"one length in 16-bit words, got \[4, 8\]"):
         packed(["0000", "00000000"])
-
-
-# Searches
-
-
-def brute_force(queries: NDArray[np.uint16], hashes: NDArray[np.uint16], radius: int) -> set[tuple[int, int, int]]:
-    bits = [np.unpackbits(words.astype(">u2").view(np.uint8), axis=1) for words in (queries, hashes)]
-    distance = (bits[0][:, None, :] != bits[1][None, :, :]).sum(axis=2)
-    return {(int(q), int(h), int(distance[q, h])) for q, h in np.argwhere(distance <= radius)}
-
-
-@pytest.mark.parametrize(("words", "radius"), [(4, 0), (4, 3), (4, 10), (16, 15), (16, 33), (3, 7)])
-def test_the_hash_index_finds_what_brute_force_finds(words: int, radius: int) -> None:
-    rng = np.random.default_rng(words * 100 + radius)
-    hashes = rng.integers(0, 1 << 16, (60, words), dtype=np.uint16)
-    near = hashes[rng.integers(0, 60, 200)].copy()
-    for row in near:  # up to two bits more than the radius, anywhere
-        for bit in rng.choice(16 * words, rng.integers(0, radius + 3), replace=False):
-            row[bit // 16] ^= np.uint16(1 << (bit % 16))
-    found = HashIndex(hashes, radius).search(near, np.ones(60, bool))
-    expected = brute_force(near, hashes, radius)
-    assert len(found[0]) == len(expected)
-    assert set(zip(*(values.tolist() for values in found), strict=True)) == expected
-
-
-@given(hnp.arrays(np.uint16, (5, 2), elements=st.sampled_from([0, 1, 3, 7, 0x8000, 0xFFFF])), st.integers(0, 31))
-def test_the_hash_index_is_exact_for_any_words_and_radius(hashes: NDArray[np.uint16], radius: int) -> None:
-    hashes = np.unique(hashes, axis=0)
-    if radius > 6:  # more values to look up than any test needs
-        radius = radius % 7
-    found = HashIndex(hashes, radius).search(hashes, np.ones(len(hashes), bool))
-    assert set(zip(*(values.tolist() for values in found), strict=True)) == brute_force(hashes, hashes, radius)
-
-
-def test_the_hash_index_leaves_out_what_is_not_wanted() -> None:
-    hashes = np.array([[0], [1]], np.uint16)
-    rows, found, bits = HashIndex(hashes, 1).search(hashes, np.array([False, True]))
-    assert (rows.tolist(), found.tolist(), bits.tolist()) == ([0, 1], [1, 1], [1, 0])
-
-
-def test_a_radius_of_all_bits_is_refused() -> None:
-    with pytest.raises(ValueError, match="radius of 0 to 63 bits, got 64"):
-        HashIndex(np.zeros((1, 4), np.uint16), 64)
-
-
-def unit(vectors: NDArray[np.float64]) -> NDArray[np.float16]:
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
-
-
-@pytest.mark.parametrize("kind", ["common part", "isotropic", "all alike", "two numbers"])
-def test_the_embedding_index_finds_what_a_full_product_finds(kind: str) -> None:
-    rng = np.random.default_rng(0)
-    width = 2 if kind == "two numbers" else 200
-    scale = {"common part": 0.5, "isotropic": 1.0, "all alike": 1e-3, "two numbers": 1.0}[kind]
-    raw = rng.normal(size=(150, width)) * scale + (0 if kind in ("isotropic", "two numbers") else 1)
-    raw[100:] = raw[:50] + rng.normal(size=(50, width)) * 0.4 * np.linspace(0, 1, 50)[:, None] * scale
-    vectors = unit(raw)
-    exact = vectors.astype(np.float64)
-    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
-    wanted = rng.random(150) < 0.8
-    rows, others, cosines = EmbeddingIndex(vectors, 0.9).search(50, 150, wanted)
-    expected = {(i, j) for i in range(50, 150) for j in range(i) if wanted[j] and exact[i] @ exact[j] >= 0.9}
-    assert expected
-    assert set(zip(rows.tolist(), others.tolist(), strict=True)) == expected
-    assert np.allclose(cosines, [exact[i] @ exact[j] for i, j in zip(rows, others, strict=True)], atol=1e-12)
-
-
-# Which one stays
-
-
-def marks(hashes: list[int], *, sha256: list[str] | None = None, vectors: Any = None, fixed: int = 0) -> Marks:
-    words = np.array([[h] for h in hashes], np.uint16)
-    names = np.array(sha256 or [f"picture {n}" for n in range(len(hashes))], "S32")
-    far = np.full_like(words, 0x5555)  # no mirror image is near anything
-    return Marks(names, words, far, None if vectors is None else unit(np.array(vectors, float)), fixed)
-
-
-def test_a_chain_of_near_pictures_does_not_pull_in_its_far_end() -> None:
-    # 0 bits and 2 bits: near; 2 and 4 bits: near; 0 and 4 bits: not. The middle goes, both ends stay.
-    twins = find_twins(marks([0b0000, 0b0011, 0b1111]), hash_bits=2, cosine=0.9)
-    assert twins == {1: Twin(0, "hash", 2.0)}
-
-
-def test_equal_bytes_count_before_hashes_and_hashes_before_embeddings() -> None:
-    vectors = [[1, 0], [1, 0], [1, 0], [1, 0.1]]
-    twins = find_twins(marks([0, 0, 1, 0xFF00], sha256=["a", "a", "b", "c"], vectors=vectors), hash_bits=2, cosine=0.9)
-    assert {row: (twin.row, twin.kind) for row, twin in twins.items()} == {
-        1: (0, "exact"),
-        2: (0, "hash"),
-        3: (0, "embedding"),
-    }
-    assert twins[3].distance == pytest.approx(1 - 1 / np.sqrt(1 + 0.1**2), abs=1e-3)  # float16
-
-
-def test_the_nearest_of_those_that_stay_is_named() -> None:
-    # 0b11 is one bit from 0b111 and two from 0
-    twins = find_twins(marks([0, 0b111, 0b11]), hash_bits=2, cosine=0.9)
-    assert twins == {2: Twin(1, "hash", 1.0)}
-
-
-def test_references_stay_however_near_they_are() -> None:
-    twins = find_twins(marks([0, 0, 1, 0xF0F0], fixed=2), hash_bits=2, cosine=0.9)
-    assert twins == {2: Twin(0, "hash", 1.0)}
-
-
-def plain_twins(given_marks: Marks, hash_bits: int, cosine: float) -> set[int]:
-    """Rows that go, by comparing every picture with all that stay before it."""
-    exact = given_marks.embeddings.astype(float)
-    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
-    stay: list[int] = []
-    for row in range(len(given_marks.sha256)):
-        own = (given_marks.hashes[row], given_marks.mirrored[row])
-        near = any(
-            given_marks.sha256[row] == given_marks.sha256[other]
-            or any(sum(int(a ^ b).bit_count() for a, b in zip(h, given_marks.hashes[other], strict=True)) <= hash_bits
-                   for h in own)
-            or exact[row] @ exact[other] >= cosine
-            for other in stay
-        )  # fmt: skip
-        if not near or row < given_marks.fixed:
-            stay.append(row)
-    return set(range(len(given_marks.sha256))) - set(stay)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_decision_is_that_of_comparing_all_with_all(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    centres = rng.integers(0, 1 << 16, (60, 4), dtype=np.uint16)
-    hashes = centres[rng.integers(0, 60, 700)] ^ (1 << rng.integers(0, 16, (700, 4))).astype(np.uint16)
-    mirrored = centres[rng.integers(0, 60, 700)] ^ (1 << rng.integers(0, 16, (700, 4))).astype(np.uint16)
-    vectors = unit(1 + rng.normal(size=(700, 12)))
-    given_marks = Marks(np.array([f"{n}" for n in rng.integers(0, 600, 700)], "S32"), hashes, mirrored, vectors, 20)
-    twins = find_twins(given_marks, hash_bits=6, cosine=0.97)
-    assert set(twins) == plain_twins(given_marks, 6, 0.97)
-    assert not {twin.row for twin in twins.values()} & set(twins)
-
-
-def test_no_pictures_and_one_picture_have_no_twins() -> None:
-    assert find_twins(marks([5]), hash_bits=2, cosine=0.9) == {}
-    nothing = Marks(np.zeros(0, "S32"), np.zeros((0, 4), np.uint16), np.zeros((0, 4), np.uint16), None, 0)
-    assert find_twins(nothing, hash_bits=2, cosine=0.9) == {}
 
 
 # The stages

@@ -19,6 +19,7 @@ from hf_robust.regenerate.filter import (
     FILTER_A,
     LIKELY,
     NO_LABEL,
+    NOT_1K,
     OUTSIDE,
     RIGHT,
     UNREAD,
@@ -163,7 +164,8 @@ def test_rows_without_a_class_of_the_list_or_a_readable_picture_are_dropped_with
     ]
     ledger = through(tmp_path / "out", (pool(files), START), (FILTER_A, FilterASettings((TINY,), classes=str(listed))))
     rows = rows_of(ledger)
-    assert [row[REASON] for row in rows] == [NO_LABEL, NO_LABEL, OUTSIDE, UNREAD, UNREAD]
+    assert [row[REASON] for row in rows] == [NO_LABEL, NOT_1K, OUTSIDE, UNREAD, UNREAD]
+    assert ledger.funnel()[-1]["reasons"] == {NO_LABEL: 1, NOT_1K: 1, OUTSIDE: 1, UNREAD: 2}
     assert [row["filters_asked"] for row in rows] == [0] * 5
     assert rows[3]["filter_error"] == "no picture format that Pillow knows"
     assert rows[4]["filter_error"] == "505 x 5 pixels, more than 100 times as long as wide"

@@ -13,6 +13,7 @@ from hf_robust.benchmarks.spec import PAPER
 from hf_robust.data import decode
 from hf_robust.labels import imagenet_1k, label_space
 from hf_robust.models import load_model, transform_for
+from hf_robust.regenerate.balance import CLASS_FULL, TOO_FEW
 from hf_robust.regenerate.filter_o import (
     CHOOSE_CLASSES,
     FILTER_O,
@@ -28,6 +29,7 @@ from hf_robust.regenerate.filter_o import (
     class_rule,
     most_used,
 )
+from hf_robust.regenerate.recipes import recipe_of
 from hf_robust.regenerate.stage import StageError
 from hf_robust.regenerate.wordnet import lemmas, read_hierarchy, relatives
 
@@ -189,6 +191,25 @@ def test_the_most_used_classes_are_chosen_and_ties_go_to_the_lower_index(tmp_pat
     assert Counter(row[REASON] for row in rows_of(ledger)) == {None: 8, RARE: 1}
     assert [i for i, row in enumerate(rows_of(ledger)) if not row[KEEP]] == [4]  # index 2 wins the tie with 7
     assert through(tmp_path, start, (CHOOSE_CLASSES, ChooseClassesSettings())).kept() == 9
+
+
+def test_after_the_choice_of_classes_the_predicted_ones_can_be_balanced(tmp_path):
+    stages = {stage.name: stage for stage in recipe_of("imagenet-o").stages}
+    names = list(stages)
+    assert names.index("balance") == names.index("choose_classes") + 1
+    wnids = imagenet_1k().wnids
+    predicted = [wnids[k] for k in (5, 5, 5, 9, 9, 7)]
+    confidence = [0.96, 0.98, 0.97, 0.99, 0.96, 0.99]
+    files = [(Path(str(i)), JELLO) for i in range(6)]
+    start = pool(files, confused_with=predicted, confidence=confidence), START
+    balance = stages["balance"]
+    assert through(tmp_path, start, (balance, balance.settings())).kept() == 6
+    chosen = balance.settings(at_least=2, at_most=2, order="-confidence")
+    ledger = through(tmp_path, start, (balance, chosen))
+    reasons = {i: row[REASON] for i, row in enumerate(rows_of(ledger)) if not row[KEEP]}
+    assert reasons == {0: CLASS_FULL, 5: TOO_FEW}  # of class 5 the two surest stay; class 7 has one picture alone
+    total = through(tmp_path, start, (balance, balance.settings(total=4, order="-confidence")))
+    assert [i for i, row in enumerate(rows_of(total)) if row[KEEP]] == [1, 2, 3, 5]  # first of each, then of the rest
 
 
 def test_lemmas_are_written_as_in_the_published_file_names(shared):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from test_docs import DOCS, blocks, check_block
 from tiny_runs import picture, write
 
 from hf_robust.cli import main
@@ -250,3 +252,19 @@ def test_the_command_lays_heat_over_the_training_pictures(tmp_path: Path) -> Non
         with Image.open(tmp_path / out / "class-0007.png") as sheet:
             heights.append(sheet.height)
     assert heights[0] - heights[1] == 2 * (160 + 8)  # one more row of pictures a component
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("_package")
+def test_the_block_of_the_page_runs_after_the_one_that_fits_components(tmp_path: Path) -> None:
+    page = list(blocks(DOCS / "spurious.md"))
+    own = next(block for block in page if block.options.get("test") == "gradcam")
+    install, _, rest = own.body.partition("\n")
+    assert install == 'pip install "hf-robust[gradcam]"'
+    demo = replace(own, language="bash", body="hf-robust demo --out demo-output")
+    for block in (demo, page[0], replace(own, language="bash", body=rest)):
+        check_block(block, tmp_path, tmp_path)
+    found = sorted((tmp_path / "pages").glob("*.html"))
+    assert len(found) == 3 + 1  # the classes that were fitted, and the page that leads to them
+    assert sum("with GradCAM: yellow where" in path.read_text(encoding="utf-8") for path in found) == 3

@@ -415,6 +415,22 @@ def test_a_name_that_is_neither_a_set_nor_a_folder_says_how_to_build_one(tmp_pat
         command("imagnet-a", "--data", str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "expected a data set or a folder of pictures, got an empty name"),
+        ("{0}/nope", "expected a data set or a folder of pictures, got no such folder at .*/nope: check the path"),
+        ("{0}/a.txt", "got a file at .*/a.txt: check the path"),
+    ],
+)
+def test_a_name_that_can_be_no_data_set_is_no_suggestion_to_build_one(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    tiny_runs.write(tmp_path / "good" / "a.png", tiny_runs.picture(0))
+    for words in ([name.format(tmp_path)], [str(tmp_path / "good"), "--reference", name.format(tmp_path)]):
+        with pytest.raises((ValueError, LookupError), match=message):
+            command(*words)
+
+
 def test_real_photos_have_no_likes_among_them_and_their_copies_are_found(shared: Path) -> None:
     files = sorted((shared / "data" / "nips2017" / "images").glob("*.png"))[:60]
     photos = [Image.open(file).convert("RGB") for file in files]

@@ -24,7 +24,7 @@ from hf_robust.benchmarks import benchmark
 from hf_robust.builders import build, damaged, find, installed, verify_build
 from hf_robust.cli import main
 from hf_robust.data import open_rows
-from hf_robust.predictions.plan import renamed
+from hf_robust.predictions.temporary import renamed
 from hf_robust.runner import RunOptions, evaluate
 from hf_robust.runner.loop import PictureFailedError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,6 +99,27 @@ def test_a_picture_that_a_surrogate_cannot_read_is_dropped_with_that_reason(
     ledger = mined(tmp_path, MineSettings(world[1][:2]), DrawnSettings(rows=12, broken=4))
     row = rows_of(ledger)[4]
     assert (row[KEEP], row[REASON], row["failures"]) == (False, "a surrogate could not read it", None)
+
+
+def test_a_finished_stage_is_not_run_again_for_predictions_that_are_gone(tmp_path: Path) -> None:
+    (tmp_path / "judges").mkdir()
+    names = judges(tmp_path / "judges", (0.4, 0.8, 1.2))
+    settings = MineSettings(names[:2], targets=names[2:])
+    first = mined(tmp_path, settings)
+    files = {path: path.read_bytes() for path in first.stages[-1].folder.iterdir()}
+    shutil.rmtree(tmp_path / "runs")
+    assert mined(tmp_path, settings) == first
+    assert not (tmp_path / "runs").exists()
+    assert {path: path.read_bytes() for path in first.stages[-1].folder.iterdir()} == files
+    (first.stages[-1].folder / "part-00001.parquet").unlink()  # what is missing needs the models
+    assert mined(tmp_path, settings) == first
+    assert len(list(tmp_path.glob("runs/*/*/run.json"))) == 3
+    assert {path: path.read_bytes() for path in first.stages[-1].folder.iterdir()} == files
+    shutil.rmtree(tmp_path / "runs")
+    others = judges(tmp_path / "judges", (0.4, 0.8, 1.0))  # another target under the same name
+    second = mined(tmp_path, MineSettings(others[:2], targets=others[2:]))
+    assert second.key != first.key
+    assert len(list(tmp_path.glob("runs/*/*/run.json"))) == 3
 
 
 @pytest.mark.parametrize(

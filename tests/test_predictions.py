@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,7 +30,6 @@ from hf_robust.predictions.parts import (
     part_table,
     present_parts,
     read_footer,
-    remove_leftovers,
     write_part,
 )
 from hf_robust.predictions.plan import DamagedError, Plan, PlanError, SourcePlan, canonical, settle
@@ -42,6 +42,7 @@ from hf_robust.predictions.read import (
     write_heads,
     write_label_space,
 )
+from hf_robust.predictions.temporary import remove_leftovers, renamed
 
 PLAN = Plan(
     model="timm/resnet50", weights="w", label_space="s", prompts=None, dtype="float32", device="cpu",
@@ -265,11 +266,21 @@ def test_leftovers_of_dead_processes_go_and_those_of_live_and_foreign_ones_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: host)
-    dead = dead_process()
-    gone = [f".part-00000.parquet.{host}.{dead}.tmp", f".run.json.{host}.{dead}.tmp"]
-    kept = [f".part-00000.parquet.{host}.{os.getpid()}.tmp", f".part-00000.parquet.other.{dead}.tmp", ".strange.tmp"]
+    part, dead, day = tmp_path / "part-00000.parquet", dead_process(), 24 * 3600
+    with renamed(part) as own:
+        space = own.name.removeprefix(f".{part.name}.{host}.").removesuffix(f"-{os.getpid()}.tmp")
+        own.touch()
+    gone = [
+        f".{part.name}.{host}.{space}-{dead}.tmp",
+        f".run.json.{host}.{space}-{dead}.tmp",
+        f".x.{host}.{0:08x}-1.tmp",
+    ]
+    kept = [f".{part.name}.{host}.{space}-{os.getpid()}.tmp", f".{part.name}.other.{space}-{dead}.tmp", ".strange.tmp"]
+    kept += [f".{part.name}.{host}.{0:08x}-{os.getpid()}.tmp"]  # of another container with the same host name
     for name in (*gone, *kept, "part-00001.parquet"):
         (tmp_path / name).touch()
+    os.utime(tmp_path / gone[-1], (time.time() - day - 60, time.time() - day - 60))
+    part.unlink()
     remove_leftovers(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {*kept, "part-00001.parquet"}
 

@@ -104,7 +104,9 @@ def by_hand(folder: Path) -> dict[str, Any]:
     trusted = []
     for worker in sorted({row[0] for row in rows}):
         own = [done for (name, _), done in passed.items() if name == worker]
-        bad = sum(map(len, own)) >= 3 and any(sum(done) / len(done) < 0.5 for done in own)
+        everything = [one for done in own for one in done]
+        alone = any(sum(done) / len(done) < 0.5 for done in own if len(done) >= 2)
+        bad = len(everything) >= 3 and (alone or sum(everything) / len(everything) < 0.5)
         times = [row[5] for row in rows if row[0] == worker and row[5] is not None]
         if not bad and not (times and statistics.median(times) < 0.4):
             trusted.append(worker)

@@ -267,10 +267,14 @@ def picture(seed: int, kind: str = "BMP", size: tuple[int, int] = (80, 70)) -> b
     return stream.getvalue()
 
 
+WNIDS = ("n01440764", "n01443537", "n01484850")
+NAMES = [f"{wnid}/{j}.bmp" for wnid in WNIDS for j in range(3)]
+
+
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
     root = tmp_path / 'it\'s a "pool" [1] ü'
-    for k, wnid in enumerate(("n01440764", "n01443537", "n01484850")):
+    for k, wnid in enumerate(WNIDS):
         (root / wnid).mkdir(parents=True)
         for j in range(3):
             (root / wnid / f"{j}.bmp").write_bytes(picture(10 * k + j))
@@ -326,6 +330,67 @@ def test_links_that_lead_nowhere_outside_or_to_themselves_are_rows_that_are_not_
     entries = [entry for part in range(len(found.rows_of)) for entry in found.entries(part)]
     assert [(entry.name, entry.source) for entry in entries] == [("loop.png", ""), ("lost.png", ""), ("out.png", "")]
     assert {entry.trouble for entry in entries} == {"not a plain file"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "assemble.name=imagenet-o",
+            "expected a new name of small letters, digits, '.', '_' and '-', got 'imagenet-o'",
+        ),
+        ("assemble.name=mini-imagenet-a", "expected a new name of small letters"),
+        ("assemble.name=A_set", "expected a new name of small letters"),
+        ("assemble.title='two\nlines'", "expected a title of one line"),
+        ("assemble.licence=' '", "expected a sentence in licence of 'assemble', got none"),
+        ("assemble.picture_licence=all rights", "expected the Hub's id of a licence"),
+        ('selection.held_out=["timm/resnet5"]', "timm has no architecture 'resnet5'; close: resnet50"),
+        ('selection.held_out=["offline/efficientnet_lite9"]', "unknown offline model 'offline/efficientnet_lite9'"),
+        ('selection.held_out=["nowhere.py:build"]', "no such file nowhere.py"),
+        ('selection.held_out=["my/own"]', "unknown model source 'my' in 'my/own'"),
+        (
+            'selection.held_out=["timm-random/test_vit"]',
+            "expected at least one filter and one held-out model, each once",
+        ),
+        ("review.tie=both", "expected tie to be 'drop' or 'one more', got 'both'"),
+        ("review.people=nobody", "expected people to be one of people, simulated, none, got 'nobody'"),
+        ("review.sentinel_rate=1.0", "expected sentinel_rate of stage 'review' from 0 to below 1, got 1.0"),
+        ("review.own_sentinels=/nowhere", "expected pictures in positive/<what it shows>/"),
+    ],
+)
+def test_settings_that_only_count_after_peoples_work_are_checked_before_any(
+    change: str, message: str, pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [change] if "held_out" in change else ['selection.held_out=["timm-random/test_resnet"]', change]
+    for way in ([], ["--dry-run"]):
+        assert main([*filtered(pool, tmp_path / "out", *changes), *way]) == 1
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+def test_settings_that_keep_nothing_leave_no_set_of_earlier_ones_as_their_result(
+    pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("file_name,label\n" + "".join(f"{name},n01514668\n" for name in NAMES))
+    usual = filtered(pool, out, f"collect.label_by=file:{wrong}", "filter_a.classes=all")
+    assert main(usual) == 0
+    first = (out / "ledger.parquet").read_bytes()
+    assert builders.find("tiny-a", out=out / "set").rows == 9
+    assert main([*usual, "review.good=0", "review.sentinels=0"]) == 1  # people accept none
+    assert "expected accepted pictures, got none" in capsys.readouterr().err
+    assert not (out / "set").exists()
+    assert builders.find("tiny-a", out=out / "earlier-set").rows == 9
+    assert [row["kept"] for row in json.loads((out / "funnel.json").read_text())["all"]] == [9, 9, 9, 9, 9, 0]
+    assert main(usual) == 0
+    assert (out / "ledger.parquet").read_bytes() == first
+    assert main([*usual, "balance.at_least=10"]) == 1  # no stage after it has a row
+    assert "expected pictures to review, got none that is kept" in capsys.readouterr().err
+    assert not (out / "set").exists()
+    assert {row["reason"] for row in pq.read_table(out / "ledger.parquet").to_pylist()} == {
+        "its class has too few pictures"
+    }
 
 
 def test_that_nothing_is_left_to_filter_is_said_as_such(

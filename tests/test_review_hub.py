@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from loopback_hub import Hub, loopback_hub
@@ -53,6 +56,21 @@ def test_a_review_goes_to_a_space_and_its_answers_come_back_once(tmp_path: Path)
         back = said(hub, tmp_path, MAIN, json.dumps([pull, pull]))
     assert f"1 files of answers read, {len(events)} answers new" in back
     assert "1 files of answers read, 0 answers new" in back
+
+
+def test_a_dry_run_shows_the_files_also_where_the_hub_does_not_answer(tmp_path: Path) -> None:
+    made = review(tmp_path / "R")
+    home = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
+    dry = subprocess.run(
+        [sys.executable, "-c", MAIN, json.dumps([[*SPACE, "--dry-run"], SPACE])],
+        cwd=tmp_path, env={**os.environ, **home}, capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    size = (made.folder / "review.json").stat().st_size
+    assert f"?       review/review.json  {size:,} bytes\n" in dry.stdout
+    assert "dry run, nothing was sent: tester/answers\n" in dry.stdout
+    assert "dry run, nothing was sent: tester/page\n" in dry.stdout
+    assert "what tester/answers and tester/page hold is not known: expected to reach " in dry.stderr
+    assert dry.stdout.split("exit ")[1:] == ["0\n", "1\n"]  # to send them, the Hub has to answer
 
 
 FILES = """

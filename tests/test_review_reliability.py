@@ -9,7 +9,7 @@ from review_answers import MODE, answers, image, sentinel
 
 from hf_robust.metrics.intervals import wilson
 from hf_robust.review.base import Answer, Item, ReviewError
-from hf_robust.review.reliability import Share, Thresholds, reliability, trusted
+from hf_robust.review.reliability import Reliability, Share, Thresholds, reliability, trusted
 from hf_robust.review.votes import cast, majority
 
 ITEMS = [
@@ -52,12 +52,44 @@ def test_a_sentinel_answered_in_part_is_not_seen() -> None:
 
 
 def test_a_worker_is_dropped_with_the_reason_and_the_others_are_kept() -> None:
-    trust = trusted(reliability(ITEMS, careful_and_careless(), MODE), Thresholds())
+    trust = trusted(reliability(ITEMS, careful_and_careless(), MODE), Thresholds(fewest_of_a_kind=1))
     assert trust.kept == ("w0",)
     assert trust.dropped == {
         "w1": "0 of 1 negative sentinels passed, 0.5 of them needed",
         "w2": "0 of 1 consistent sentinels passed, 0.5 of them needed",
     }
+
+
+def seen(positive: tuple[int, int], negative: tuple[int, int], consistent: tuple[int, int]) -> Reliability:
+    """A worker who passed so many of so many of each kind."""
+    return Reliability("w", 60, Share(*positive), Share(*negative), Share(*consistent), Share(0, 0), None, 0)
+
+
+@pytest.mark.parametrize(
+    ("own", "reason"),
+    [
+        (seen((2, 2), (0, 1), (2, 2)), None),  # one failed of a kind may be a slip
+        (seen((2, 2), (0, 2), (2, 2)), "0 of 2 negative sentinels passed, 0.5 of them needed"),
+        (seen((2, 2), (1, 2), (2, 2)), None),
+        (seen((1, 1), (0, 1), (1, 1)), None),
+        (seen((0, 1), (0, 1), (1, 1)), "1 of 3 sentinels passed, 0.5 of them needed"),  # 1 < 3 / 2
+        (seen((0, 1), (0, 0), (0, 1)), None),  # two are too few to say anything
+    ],
+)
+def test_a_kind_speaks_alone_once_two_of_it_were_seen_and_all_kinds_together_before(
+    own: Reliability, reason: str | None
+) -> None:
+    assert trusted({"w": own}, Thresholds()).dropped.get("w") == reason
+
+
+def test_together_the_kinds_must_reach_what_each_asks_on_average() -> None:
+    own = {"w": seen((0, 1), (1, 1), (1, 2))}
+    lenient = Thresholds(positive=0, negative=1, consistent=0.5)  # of 4: (0 · 1 + 1 · 1 + 0.5 · 2) / 4 = 0.5
+    assert trusted(own, lenient).kept == ("w",)
+    strict = Thresholds(positive=0.5, negative=1, consistent=0.5)  # (0.5 + 1 + 1) / 4 = 0.625, 2 of 4 are fewer
+    assert trusted(own, strict).dropped == {"w": "2 of 4 sentinels passed, 0.62 of them needed"}
+    exact = {"w": seen((11, 20), (0, 0), (0, 0))}
+    assert trusted(exact, Thresholds(positive=0.55)).kept == ("w",)  # 0.55 · 20 is not more than 11
 
 
 def test_thresholds_decide_and_a_share_that_just_reaches_them_passes() -> None:
@@ -144,5 +176,6 @@ def test_items_that_cannot_be_judged_are_refused(items: list[Item], message: str
 def test_thresholds_out_of_range_are_refused() -> None:
     with pytest.raises(ReviewError, match="expected fractions in"):
         Thresholds(positive=1.5)
-    with pytest.raises(ReviewError, match="fewest >= 1"):
-        Thresholds(fewest=0)
+    for wrong in ({"fewest": 0}, {"fewest_of_a_kind": 0}):
+        with pytest.raises(ReviewError, match="fewest… >= 1"):
+            Thresholds(**wrong)

@@ -80,17 +80,28 @@ def test_times_are_between_half_and_one_and_a_half_of_the_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("worker", "expected"),
-    [(Worker("w", 0.95), 0.02), (Worker("w", habit="random"), 0.92), (Worker("w", habit="first"), 1)],
+    ("worker", "sittings", "expected", "of_one"),
+    [
+        (Worker("w", 0.95), 1, 0.012, 0.20),  # of a kind: judged from two on, or from the first
+        (Worker("w", 0.95), 2, 0.02, 0.02),
+        (Worker("w", habit="random"), 1, 0.84, 0.987),
+        (Worker("w", habit="random"), 2, 0.92, 0.92),
+        (Worker("w", habit="first"), 1, 0, 1),  # one task shows one negative sentinel
+        (Worker("w", habit="first"), 2, 1, 1),
+    ],
 )
-def test_the_thresholds_drop_as_many_workers_of_two_tasks_as_they_say(worker: Worker, expected: float) -> None:
+def test_the_thresholds_drop_as_many_workers_as_they_say(
+    worker: Worker, sittings: int, expected: float, of_one: float
+) -> None:
     items = [image("0"), *ITEMS[-3:]]
-    tasks = [task(f"t{i}", ["0", "p", "n", "c"], i) for i in range(2)]
-    dropped = 0
-    for seed in range(500):
-        sat = simulate(items, tasks, TRUTH, [worker], MODE, seed=seed)
-        dropped += bool(trusted(reliability(items, sat, MODE), Thresholds()).dropped)
-    assert dropped / 500 == pytest.approx(expected, abs=4 * math.sqrt(0.07 / 500))
+    tasks = [task(f"t{i}", ["0", "p", "n", "c"], i) for i in range(sittings)]
+    dropped = [0, 0]
+    for seed in range(400):
+        sat = reliability(items, simulate(items, tasks, TRUTH, [worker], MODE, seed=seed), MODE)
+        dropped[0] += bool(trusted(sat, Thresholds()).dropped)
+        dropped[1] += bool(trusted(sat, Thresholds(fewest_of_a_kind=1)).dropped)
+    for count, chance in zip(dropped, (expected, of_one), strict=True):
+        assert count / 400 == pytest.approx(chance, abs=4 * math.sqrt(max(0.01, chance * (1 - chance)) / 400))
 
 
 def test_too_few_workers_and_missing_truth_are_refused() -> None:

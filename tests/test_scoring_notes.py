@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -249,9 +250,19 @@ def test_a_control_near_chance_is_one_failure_with_the_likely_cause(tmp_path: Pa
     near_chance(tmp_path)
     (only,) = scored(tmp_path)
     assert only["metric"] is None
-    assert "control_top1_accuracy is 0.0% of 200 clean pictures, near chance" in only["reason"]
+    assert "control_top1_accuracy_1000 is 0.0% of 200 clean pictures, near chance" in only["reason"]
     assert "label order, normalisation or checkpoint" in only["reason"]
     assert "--allow-chance" in only["reason"]
+
+
+def test_labels_shifted_by_one_are_refused_though_the_class_mask_hides_the_class_that_they_name(tmp_path: Path) -> None:
+    outside = next(k for k in range(1000) if k not in A)  # the class that always wins, followed by the right one
+    control = validation(A)
+    logits = control.outputs + peaked([outside] * len(A), height=9.0)
+    write_run(tmp_path, ["imagenet-a"], [small_a(), replace(control, outputs=logits)])
+    (only,) = scored(tmp_path)
+    assert "control_top1_accuracy_1000 is 0.0% of 200 clean pictures, near chance" in only["reason"]
+    assert row(scored(tmp_path, allow_chance=True), "control_top1_accuracy")["value"] == 1.0
 
 
 def test_allow_chance_reports_the_numbers_all_the_same(tmp_path: Path) -> None:

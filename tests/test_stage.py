@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_robust.predictions.plan import DamagedError
+from hf_robust.predictions.temporary import temporary_name
 from hf_robust.regenerate.ledger import DROPPED_BY, KEEP, REASON, ROW_ID, Ledger
 from hf_robust.regenerate.stage import (
     PartWise,
@@ -150,7 +152,8 @@ def test_a_finished_stage_is_not_made_again_and_a_lost_part_alone_is(tmp_path: P
     folder = next(tmp_path.glob("2-odd-*"))
     (folder / "part-00001.parquet").unlink()
     (folder / "done.json").unlink()  # as if killed before the last part
-    (folder / f".part-00001.parquet.{__import__('socket').gethostname()}.999999999.tmp").write_bytes(b"half")
+    half = temporary_name(folder / "part-00001.parquet")
+    half.with_name(half.name.replace(f"-{os.getpid()}.tmp", "-999999999.tmp")).write_bytes(b"half")
     run_all(tmp_path, Numbers())
     assert len(MADE) == 1
     assert MADE[0] == row_id({"n": 10})

@@ -74,7 +74,7 @@ def test_13_a_model_that_knows_nothing_gets_no_detection_number(tmp_path: Path) 
     o_runs(tmp_path, right=False)
     (failure,) = scored(tmp_path)
     assert failure["value"] is None
-    assert "id_accuracy is 0.0% of 100 clean pictures, near chance" in failure["reason"]
+    assert "id_accuracy_1000 is 0.0% of 100 clean pictures, near chance" in failure["reason"]
     assert conventions(tmp_path, benchmarks()) == []
 
 

@@ -17,10 +17,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tiny_vlm
+from loopback_hub import loopback_hub
 from PIL import Image
 from tiny_runs import contents, make_sets, picture, run, write
 
-from hf_robust.builders import build
+from hf_robust.benchmarks.derived import Derived
+from hf_robust.builders import RECIPES, build, build_regenerated
+from hf_robust.builders.archive import Archive, Member
+from hf_robust.builders.cache import RECORD
+from hf_robust.builders.recipe import Picture
 from hf_robust.cli.vqa import add_vqa
 from hf_robust.data import MissingDataError, Rows, decode
 from hf_robust.labels import imagenet_d_categories
@@ -32,7 +37,7 @@ from hf_robust.predictions.plan import PlanError
 from hf_robust.runner import World
 from hf_robust.runner.answers import AskOptions, ask
 from hf_robust.runner.loop import PictureFailedError
-from hf_robust.runner.questions import open_pictures, ranking_of_data_set, ranking_of_run, with_questions
+from hf_robust.runner.questions import open_pictures, ranking_of_run, with_questions
 from hf_robust.scoring.answers import score_answers
 
 ALONE = World(0, 1, "cpu")
@@ -62,8 +67,28 @@ def build_d(folder: Path, rows: list[tuple[str, str, str, str]], *, name: str = 
     return folder / name
 
 
-def rows_in(data: Path, **options: Any) -> Rows:
-    return with_questions(open_pictures(data, **options), ranking_of_data_set(data))
+def rows_in(data: Path, *, limit: int | None = None, seed: int = 0) -> Rows:
+    rows, ranking = open_pictures(data)
+    return with_questions(rows if limit is None else rows.limited(limit, seed), ranking)
+
+
+def regenerated(out: Path) -> Path:
+    """CASES as the set that a regeneration makes, `tiny-d`."""
+    names = [f"{nuisance}/{category}/{i:022d}.png" for i, (nuisance, category, *_) in enumerate(CASES)]
+    official = {category.folder: category for category in imagenet_d_categories()}
+    columns = [
+        {"label": category, "category": category, "nuisance": nuisance, "top1_prediction": first,
+         "top2_prediction": second, "imagenet_1k": list(official[category].indices)}
+        for nuisance, category, first, second, *_ in CASES
+    ]  # fmt: skip
+    chosen = [
+        (Member(name, len(picture(i)), i), Picture(name, own["nuisance"], own["category"], own))
+        for i, (name, own) in enumerate(zip(names, columns, strict=True))
+    ]
+    archive = Archive("here", tuple(m for m, _ in chosen), lambda member: picture(member.position), lambda: None)
+    record = Derived("imagenet-d", "tiny-d", "Tiny", (1,), "made", "none").as_record()
+    build_regenerated(RECIPES["imagenet-d"], archive, chosen, names=tuple(official), record=record, out=out)
+    return out
 
 
 def asked(model: str, rows: Rows, out: Path, *, world: World = ALONE, **options: Any) -> Path:
@@ -368,8 +393,6 @@ def test_an_unreadable_picture_stops_the_run_or_is_counted(random_model: str, tm
 
 def test_a_data_set_that_is_not_built_says_how_to_build_it(tmp_path: Path) -> None:
     with pytest.raises(MissingDataError, match="hf-robust build imagenet-d"):
-        ranking_of_data_set(tmp_path)
-    with pytest.raises(MissingDataError, match="hf-robust build imagenet-d"):
         open_pictures(tmp_path)
 
 
@@ -398,7 +421,7 @@ def test_the_second_option_can_come_from_a_zero_shot_run_of_this_package(tmp_pat
     for i, key in enumerate(outputs.ids):
         ranked = sorted(range(113), key=lambda k: (-outputs.logits[i, k], k))
         assert ranking.choices[key] == (head.classes[ranked[0]], head.classes[ranked[1]])
-    asked_about = with_questions(open_pictures(sets.data), ranking)
+    asked_about = with_questions(open_pictures(sets.data)[0], ranking)
     assert len(asked_about.table) == 6
     assert folder.name in ranking.origin
     with pytest.raises(LookupError, match="expected predictions of a zero-shot model on imagenet-d"):
@@ -444,5 +467,66 @@ def test_the_command_takes_question_files_and_refuses_what_cannot_be_asked(
         command("--model", "timm/resnet18", *options)
     with pytest.raises(ValueError, match="expected --max-new-tokens of at least 1, got 0"):
         command("--model", random_model, *options[:-1], "0")
-    assert command("--model", "hf-vqa/no/such", *options) == 1
-    assert "its processor" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="expected imagenet-d or a set regenerated in its manner, got 'imagenet-a'"):
+        command("--model", random_model, *options, "--benchmark", "imagenet-a")
+
+
+def test_a_model_that_cannot_be_asked_stays_a_row_with_its_reason_until_it_can(
+    random_model: str, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = tmp_path / "late"
+    options = ("--data", str(small), "--out", str(tmp_path / "runs"), "--device", "cpu", "--max-new-tokens", "1")
+    for models in ([f"hf-vqa/{late}"], [f"hf-vqa/{late}", random_model]):
+        assert command("--model", *models, *options, "--json") == 1
+        results = json.loads(capsys.readouterr().out)["results"]
+        (row,) = [row for row in results if row["metric"] is None]
+        assert row["model"] == f"hf-vqa/{late}"
+        assert "its processor" in row["reason"]
+        assert {row["model"] for row in results} == set(models)
+    assert "its processor" in (tmp_path / "runs/vqa/table.md").read_text()
+    shutil.copytree(random_model.removeprefix("hf-vqa/"), late)
+    assert command("--model", f"hf-vqa/{late}", *options, "--json") == 0
+    capsys.readouterr()
+    assert command("--out", str(tmp_path / "runs"), "--json") == 0
+    assert all(row["metric"] for row in json.loads(capsys.readouterr().out)["results"])
+
+
+@pytest.mark.slow
+def test_published_sets_are_asked_about_by_their_repo(taught: str, small: Path, tmp_path: Path) -> None:
+    place = regenerated(tmp_path / "D" / "set")
+    ask = ["vqa", "--model", taught, "--device", "cpu", "--orders", "published", "--out"]
+    lines = [
+        ["build", "tiny-d", "--out", str(place), "--push-to-hub", "tester/tiny-d"],
+        [*ask, "own", "--benchmark", "tester/tiny-d"],
+        [*ask, "none", "--benchmark", "tester/nothing"],
+        ["vqa", "--out", "own"],
+    ]
+    code = "import json, sys\nfrom hf_robust.cli import main\nprint([main(line) for line in json.loads(sys.argv[1])])"
+    with loopback_hub() as hub:
+        done = hub.run(code, tmp_path, json.dumps(lines), OMP_NUM_THREADS="1")
+    assert done.stdout.splitlines()[-1] == "[0, 0, 1, 0]", done.stderr
+    assert "datasets/tester/nothing, got none that you may see" in done.stderr
+    (part,) = (tmp_path / "own").glob("*/tiny-d.vqa/part-*.parquet")
+    local = asked(taught, rows_in(small), tmp_path / "local", orders="published")
+    columns = ["truth", "confusing", "answer"]
+    shown = [[row[name] for name in columns] for row in pq.read_table(part).to_pylist()]
+    assert sorted(shown) == sorted([row[name] for name in columns] for row in answers_of(local))
+
+
+def test_a_regenerated_set_is_asked_about_under_its_own_name(
+    taught: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, out = regenerated(tmp_path / "D" / "set"), tmp_path / "runs"
+    asked_for = ("--benchmark", str(place), "--out", str(out), "--device", "cpu")
+    assert command("--model", taught, *asked_for, "--json") == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    (headline,) = [row for row in results if row["headline"]]
+    assert (headline["benchmark"], headline["value"], headline["n"]) == ("tiny-d-vqa", 3 / 4, 4)  # as of the same CASES
+    assert headline["complete"]
+    assert headline["protocol"]["set"] == "regenerated: numbers are not those of ImageNet-D"
+    assert len(list(out.glob("*/tiny-d.vqa/part-00000.parquet"))) == 1
+    other = Derived("imagenet-a", "tiny-a", "Tiny", (1,), "made", "none").as_record()
+    (record,) = place.rglob(RECORD)
+    record.write_text(json.dumps({**json.loads(record.read_text()), "set": other}))
+    with pytest.raises(ValueError, match="expected a set in the manner of imagenet-d, got tiny-a, which follows imag"):
+        command("--model", taught, *asked_for)

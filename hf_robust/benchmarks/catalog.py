@@ -52,7 +52,7 @@ IMAGENET_A = Benchmark(
         m.accuracy_drop,
     ),
     headline="top1_accuracy",
-    gate=m.control_top1_accuracy,
+    gate=m.control_top1_accuracy_1000,
     protocol=MappingProxyType(
         {
             "confidence": "maximum softmax probability over the same 200 classes",
@@ -79,7 +79,7 @@ IMAGENET_O = Benchmark(
     mask_name="the 200 classes of ImageNet-O, before softmax",
     measures=(m.aupr, m.auroc, m.fpr95, m.id_accuracy),
     headline="aupr",
-    gate=m.id_accuracy,
+    gate=m.id_accuracy_1000,
     protocol=MappingProxyType(
         {
             "positive_class": "out-of-distribution",
@@ -146,7 +146,7 @@ IMAGENET_D = Benchmark(
     mask_name="all 1,000 classes; any ImageNet index of the category is right",
     measures=(m.top1_accuracy, m.top5_accuracy, m.control_top1_accuracy, m.accuracy_drop),
     headline="top1_accuracy",
-    gate=m.control_top1_accuracy,
+    gate=m.control_top1_accuracy_1000,
     split=Split("nuisance", ("background", "texture", "material")),
     zero_shot=ZeroShot("imagenet-d", "category", tuple(c.folder for c in labels.imagenet_d_categories()), _D_GROUPS),
     protocol=MappingProxyType(

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .catalog import PUBLISHED, benchmarks
+from .miniatures import miniatures
 from .spec import Benchmark, Source
 
 SETS = "sets"  # folder of a runs folder that remembers the sets its predictions are of
@@ -46,7 +47,7 @@ class Derived:
     def __post_init__(self) -> None:
         if self.base not in _BASES:
             raise ValueError(f"expected one of {', '.join(_BASES)} as the base of {self.name!r}, got {self.base!r}")
-        if not _NAME.fullmatch(self.name) or self.name in benchmarks():
+        if not _NAME.fullmatch(self.name) or self.name in benchmarks() or self.name in miniatures():
             raise ValueError(
                 f"expected a new name of small letters, digits, '.', '_' and '-', got {self.name!r}: name the set "
                 "otherwise"

@@ -46,10 +46,10 @@ def top1_accuracy_1000(view: Classification) -> Value:
 @reads("test")
 def top5_accuracy(view: Classification) -> Value:
     """Fraction of pictures with any acceptable class among the five most probable of the protocol's classes."""
-    classes = view.test.logits.shape[1]
+    classes = view.test.logit_rows.shape[1]
     if classes < 5:
         return Value(None, len(view.test.outputs), reason=f"needs at least five classes, the protocol has {classes}")
-    return _proportion(top_hits(view.test.logits, view.test.labels, k=5))
+    return _proportion(top_hits(view.test.logit_rows, view.test.labels, k=5))
 
 
 def _calibration(scored: Scored, *, released_code: bool) -> Value:
@@ -92,6 +92,14 @@ def aurra(view: Classification) -> Value:
 def control_top1_accuracy(view: Classification) -> Value:
     """Top-1 accuracy, same classes and rule, on ImageNet validation pictures."""
     return _proportion(view.control.correct) if view.control is not None else Value(None, 0, reason=NO_CONTROL)
+
+
+@reads("control")
+def control_top1_accuracy_1000(view: Classification) -> Value:
+    """The same without the class mask: where labels are shifted by one, a mask may leave a similar class in reach."""
+    if view.control is None:
+        return Value(None, 0, reason=NO_CONTROL)
+    return _proportion(Scored(view.control.outputs, None).correct)
 
 
 def accuracy_drop(view: Classification) -> Value:
@@ -141,6 +149,12 @@ def fpr95(view: Detection) -> Value:
 def id_accuracy(view: Detection) -> Value:
     """Top-1 accuracy, over the protocol's classes, on the in-distribution pictures; low, and the rest says nothing."""
     return _proportion(view.inside.correct)
+
+
+@reads("inside")
+def id_accuracy_1000(view: Detection) -> Value:
+    """The same without the class mask, as `control_top1_accuracy_1000`."""
+    return _proportion(Scored(view.inside.outputs, None).correct)
 
 
 def _paired(view: SpuriousPairs, field: str, statistic: Statistic | None, estimator: str) -> Value:

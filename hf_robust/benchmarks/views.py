@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..metrics import hits, log_sum_exp
-from ..schema import Outputs
+from ..metrics.softmax import chosen_logit, highest_logit, predicted
+from ..schema import Outputs, Rows
 from .spec import Role
 
 Mask = tuple[int, ...] | None
@@ -28,43 +29,55 @@ class Scored:
     mask: Mask
 
     @cached_property
-    def logits(self) -> NDArray[np.floating[Any]]:
-        """(N, M) logits of the classes that take part."""
-        return self.outputs.logits if self.mask is None else self.outputs.logits[:, list(self.mask)]
+    def logit_rows(self) -> Rows:
+        """(N, M) logits of the classes that take part: an array, or rows on disk, for what needs a few at a time."""
+        return self.outputs.logit_rows if self.mask is None else self.outputs.logit_rows[:, list(self.mask)]
 
     @cached_property
+    def logits(self) -> NDArray[np.floating[Any]]:
+        """The same as an array, all of them in memory."""
+        return np.asarray(self.logit_rows)
+
+    @property
     def labels(self) -> NDArray[np.int64]:
         """(N, L) acceptable columns of `logits`, padded with -1; ValueError names a row that has none."""
         labels = self.outputs.labels
         if self.mask is not None:
-            column = np.full(self.outputs.logits.shape[1] + 1, -1, dtype=np.int64)  # the last entry keeps -1 at -1
+            column = np.full(self.outputs.logit_rows.shape[1] + 1, -1, dtype=np.int64)  # the last entry keeps -1 at -1
             column[list(self.mask)] = np.arange(len(self.mask))
             labels = column[labels]
         outside = np.flatnonzero((labels < 0).all(axis=1))
         if len(outside):
             raise ValueError(
-                f"{len(outside)} of {len(labels)} labels are outside the {self.logits.shape[1]} classes, the first at "
-                f"id {self.outputs.ids[outside[0]]!r} (label {self.outputs.labels[outside[0]].max()}): "
+                f"{len(outside)} of {len(labels)} labels are outside the {self.logit_rows.shape[1]} classes, the first "
+                f"at id {self.outputs.ids[outside[0]]!r} (label {self.outputs.labels[outside[0]].max()}): "
                 "check the data set's label order"
             )
         return labels
 
     @cached_property
+    def predicted(self) -> NDArray[np.int64]:
+        """(N,) the column of `logits` that is the most probable class."""
+        return predicted(self.logit_rows)
+
+    @cached_property
     def correct(self) -> NDArray[np.bool_]:
         """(N,) whether the most probable class is acceptable."""
-        return hits(self.logits, self.labels)
+        return hits(self.logit_rows, self.labels)
 
     @cached_property
     def confidence(self) -> NDArray[np.float64]:
         """(N,) maximum softmax probability in float64."""
-        normaliser = self.outputs.log_normaliser if self.mask is None else log_sum_exp(self.logits)
-        highest: NDArray[np.float64] = self.logits.max(axis=1).astype(np.float64)
-        return np.exp(highest - normaliser)
+        return np.exp(highest_logit(self.logit_rows) - self.log_normaliser)
+
+    @cached_property
+    def log_normaliser(self) -> NDArray[np.float64]:
+        """(N,) log-sum-exp over the classes that take part."""
+        return self.outputs.log_normaliser if self.mask is None else log_sum_exp(self.logit_rows)
 
     def of_class(self, index: NDArray[np.int64]) -> NDArray[np.float64]:
         """(N,) softmax probability, over all outputs of the model, of class `index[i]` in row i."""
-        logit = self.outputs.logits[np.arange(len(self.outputs)), index].astype(np.float64)
-        return np.asarray(np.exp(logit - self.outputs.log_normaliser))
+        return np.asarray(np.exp(chosen_logit(self.outputs.logit_rows, index) - self.outputs.log_normaliser))
 
 
 @dataclass(frozen=True)
@@ -135,7 +148,7 @@ class SpuriousPairs:
         classes = np.concatenate([own, other])
         probability = np.concatenate([validation.of_class(own), spurious.of_class(other)])
         is_spurious = np.repeat([False, True], [len(own), len(other)])
-        logits = np.concatenate([validation.outputs.logits[:1], spurious.outputs.logits[:1]])
+        logits = np.concatenate([np.asarray(half.outputs.logit_rows[:1]) for half in (validation, spurious)])
         whole = {k for k in set(own) & set(other) if not np.isneginf(logits[:, k]).all()}
         keep = np.isin(classes, sorted(whole))
         left_out = tuple(sorted(int(k) for k in {*own, *other} - whole))

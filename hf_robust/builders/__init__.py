@@ -12,7 +12,8 @@ from pathlib import Path
 from . import base, imagenet_a, imagenet_d, imagenet_o, imagenet_val, spurious_imagenet
 from .archive import Archive, open_archive
 from .cache import Built, building, cache_root, damaged, find, install, installed, remove
-from .download import OFFICIAL, local_source
+from .checksum import Checksum
+from .download import OFFICIAL, already_here, local_source
 from .errors import BuildError
 from .folder import image_folder
 from .hub import SCHEME, hub_archive
@@ -69,40 +70,71 @@ def build(
     """
     if name not in recipes():
         raise BuildError(f"unknown data set {name!r}; known: {', '.join(recipes())}")
-    recipe, root = recipes()[name], cache_root(out)
-    with building(root, name) as work:
-        archive, path = _open(recipe, source, work)
-        with archive:
-            reading = recipe.reader(archive, path, devkit)
-            pictures, differences = base.select(recipe, archive, reading)
-            if not pictures:
-                found = f" ({differences[-1]})" if archive.members and differences else ""
-                raise BuildError(f"expected pictures as {recipe.layout}, got none in {source}{found}; check the source")
-            digest = None
-            if path.is_file() and reading.as_published:
-                digest, wrong = base.checksum(recipe, path)
-                differences = wrong + differences
+    recipe = recipes()[name]
+    with Checksum(recipe) as checksum:
+        checksum.begin(already_here(source))  # importing `datasets` takes as long as the checksum of a gigabyte
+        root = cache_root(out)
+        with building(root, name) as work:
+            path = _located(recipe, source, work)
+            checksum.begin(path)
+            with _opened(recipe, source, path, work) as archive:
+                pictures, differences = _selected(recipe, archive, source, path, devkit, checksum)
+                if differences and not allow_incomplete:
+                    raise base.refuse(recipe, checksum.differences() + differences)
+                watched = progress if allow_incomplete else _watched(progress, recipe, checksum)
+                tally = base.write(recipe, archive, pictures, work / "staged", watched)
+            differences = checksum.differences() + differences
             if differences and not allow_incomplete:
                 raise base.refuse(recipe, differences)
-            tally = base.write(recipe, archive, pictures, work / "staged", progress)
-        differences += tally.differences
-        if differences and not allow_incomplete:
-            raise base.refuse(recipe, differences)
-        if not tally.pairs:
-            raise BuildError(f"expected pictures, got {len(pictures):,} unreadable files in {source}; check the source")
-        return _install(recipe, work / "staged", root, differences, tally, digest)
+            differences += tally.differences
+            if differences and not allow_incomplete:
+                raise base.refuse(recipe, differences)
+            if not tally.pairs:
+                raise BuildError(
+                    f"expected pictures, got {len(pictures):,} unreadable files in {source}; check the source"
+                )
+            return _install(recipe, work / "staged", root, differences, tally, checksum.found())
 
 
-def _open(recipe: Recipe, source: str | Path, work: Path) -> tuple[Archive, Path]:
+def _located(recipe: Recipe, source: str | Path, work: Path) -> Path:
+    return work if str(source).startswith(SCHEME) else local_source(source, work, addresses=recipe.addresses)
+
+
+def _opened(recipe: Recipe, source: str | Path, path: Path, work: Path) -> Archive:
     text = str(source)
     if not text.startswith(SCHEME):
-        path = local_source(source, work, addresses=recipe.addresses)
-        return open_archive(path, scratch=work, nested=recipe.nested), path
+        return open_archive(path, scratch=work, nested=recipe.nested)
     if recipe.name not in ("imagenet-val", "imagenet-train"):
         raise BuildError(
             f"expected an archive, folder or address, got {text!r}; {recipe.name} is not built from the Hub"
         )
-    return hub_archive(text, next(iter(recipe.splits)), work), work
+    return hub_archive(text, next(iter(recipe.splits)), work)
+
+
+def _selected(
+    recipe: Recipe, archive: Archive, source: str | Path, path: Path, devkit: Path | None, checksum: Checksum
+) -> tuple[base.Chosen, list[str]]:
+    """The pictures and what differs by the names; the checksum is given up where none is published for the layout."""
+    reading = recipe.reader(archive, path, devkit)
+    pictures, differences = base.select(recipe, archive, reading)
+    if not pictures:
+        found = f" ({differences[-1]})" if archive.members and differences else ""
+        raise BuildError(f"expected pictures as {recipe.layout}, got none in {source}{found}; check the source")
+    if not reading.as_published:
+        checksum.forget()
+    return pictures, differences
+
+
+def _watched(progress: base.Progress | None, recipe: Recipe, checksum: Checksum) -> base.Progress:
+    """The progress of a build that ends as soon as the archive's checksum is known to be wrong."""
+
+    def tick(done: int, total: int) -> None:
+        if differences := checksum.differences(wait=False):
+            raise base.refuse(recipe, differences)
+        if progress is not None:
+            progress(done, total)
+
+    return tick
 
 
 def _install(

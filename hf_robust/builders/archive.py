@@ -8,6 +8,7 @@ import re
 import stat
 import struct
 import tarfile
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -48,12 +49,19 @@ class Member:
 
 @dataclass(frozen=True)
 class Archive:
-    """An open source: its regular files, and how to read one."""
+    """An open source: its regular files, and how to read one.
+
+    read_into   reads a member into memory of its size and returns it, where that spares a copy; OSError where it is
+                not all there.
+    concurrent  whether several threads may read at once.
+    """
 
     kind: str
     members: tuple[Member, ...]
     read: Callable[[Member], bytes]
     close: Callable[[], None]
+    read_into: Callable[[Member, memoryview], memoryview] | None = None
+    concurrent: bool = False
 
     def __enter__(self) -> Archive:
         return self
@@ -133,7 +141,7 @@ def _open_folder(root: Path) -> Archive:
         with open(root / member.path, "rb") as stream:
             return _exactly(stream, member.size)
 
-    return Archive("folder", members, read, lambda: None)
+    return Archive("folder", members, read, lambda: None, concurrent=True)
 
 
 def _walk(root: Path) -> Iterator[tuple[str, int]]:
@@ -181,7 +189,7 @@ def _open_zip(path: Path) -> Archive:
         with file.open(infos[member.position]) as stream:
             return _exactly(stream, member.size)  # type: ignore[arg-type]  # ZipExtFile reads like a binary file
 
-    return Archive("zip", members, read, file.close)
+    return Archive("zip", members, read, file.close, concurrent=True)
 
 
 def _check_zip_member(info: zipfile.ZipInfo, path: Path) -> None:
@@ -264,13 +272,19 @@ def _inner_members(file: tarfile.TarFile, info: tarfile.TarInfo, path: Path) -> 
 
 def slices(path: Path, members: tuple[Member, ...], kind: str) -> Archive:
     """An archive whose members are byte ranges of one file: position is the offset of the first byte."""
-    file = path.open("rb")
+    file, lock = path.open("rb", buffering=0), threading.Lock()
+
+    def read_into(member: Member, place: memoryview) -> memoryview:
+        got = 0
+        with lock:  # the position in the file is one for all threads
+            file.seek(member.position)
+            while got < member.size and (size := file.readinto(place[got:])):
+                got += size
+        if got != member.size:
+            raise OSError(f"expected {member.size:,} bytes, got {got:,}")
+        return place
 
     def read(member: Member) -> bytes:
-        file.seek(member.position)
-        data = file.read(member.size)
-        if len(data) != member.size:
-            raise OSError(f"expected {member.size:,} bytes, got {len(data):,}")
-        return data
+        return bytes(read_into(member, memoryview(bytearray(member.size))))
 
-    return Archive(kind, members, read, file.close)
+    return Archive(kind, members, read, file.close, read_into, concurrent=True)

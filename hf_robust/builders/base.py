@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from .. import schema
-from .archive import READ_ERRORS, Archive, Member, is_noise
+from .archive import Archive, Member, is_noise
+from .batches import FORMATS, Batch, Chosen, Seen, read_ahead, threads_for
 from .errors import BuildError
 from .recipe import Picture, Reading, Recipe
 
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow as pa
+
+__all__ = [
+    "FORMATS", "Chosen", "Progress", "Tally", "describe_build", "fingerprint", "refuse", "select", "write",
+]  # fmt: skip
+
 Progress = Callable[[int, int], None]
-Chosen = list[tuple[Member, Picture]]
 
 _SHOWN = 10
-# No format that starts another program (EPS) or holds no photo; JPEG covers MPO.
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 
 
 @dataclass
@@ -147,23 +153,6 @@ def _suffix_counts(recipe: Recipe, pictures: Chosen) -> list[str]:
     ]
 
 
-def checksum(recipe: Recipe, source: Path) -> tuple[str, list[str]]:
-    """The archive's checksum as "algorithm:value", and one line where it is not the published one.
-
-    SHA-256 where none is published, so that it can be compared from the first build on.
-    """
-    algorithm, official = recipe.digest or ("sha256", None)
-    found = file_digest(source, algorithm)
-    differs = official is not None and found != official
-    return f"{algorithm}:{found}", [f"the archive's {algorithm} is {found}, official {official}"] if differs else []
-
-
-def file_digest(path: Path, algorithm: str) -> str:
-    """Hexadecimal digest of a file's bytes."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, algorithm).hexdigest()
-
-
 def refuse(recipe: Recipe, differences: Sequence[str]) -> BuildError:
     """The error that lists the differences."""
     number = f"{len(differences):,} difference{'s' if len(differences) > 1 else ''}"
@@ -185,15 +174,18 @@ def write(recipe: Recipe, archive: Archive, pictures: Chosen, folder: Path, prog
 
     from .arrow import PictureBuilder
 
-    tally = Tally(recipe, len(pictures), progress)
+    tally, features = Tally(recipe, len(pictures), progress), recipe.features()
     present = [s for s in recipe.splits if any(picture.split == s for _, picture in pictures)]
-    splits = {s: partial(_rows, archive, [p for p in pictures if p[1].split == s], tally) for s in present}
-    with _quiet():
+    with _quiet(), threads_for(archive) as pool:
+        splits = {
+            s: partial(_tables, pool, archive, [p for p in pictures if p[1].split == s], features, tally)
+            for s in present
+        }
         builder = PictureBuilder(
             cache_dir=str(folder.parent / "unused"),
             dataset_name=recipe.name,
             hash="0" * 64,
-            features=recipe.features(),
+            features=features,
             splits=splits,
         )
         try:
@@ -203,37 +195,57 @@ def write(recipe: Recipe, archive: Archive, pictures: Chosen, folder: Path, prog
     return tally
 
 
-def _rows(archive: Archive, pictures: Chosen, tally: Tally) -> Iterator[dict[str, Any]]:
-    for member, picture in pictures:
-        row = _row(archive, member, picture, tally)
-        tally.done += 1
-        if tally.progress is not None:
-            tally.progress(tally.done, tally.total)
-        if row is not None:
-            yield row
+def _tables(
+    pool: ThreadPoolExecutor, archive: Archive, pictures: Chosen, features: datasets.Features, tally: Tally
+) -> Iterator[pa.Table]:
+    from .arrow import ROWS_IN_TABLE
+
+    types = features.arrow_schema  # made anew, with all class names, whenever it is asked for
+    for batch in read_ahead(pool, archive, pictures, ROWS_IN_TABLE):
+        for seen in batch.seen:
+            _count(seen, tally)
+            tally.done += 1
+            if tally.progress is not None:
+                tally.progress(tally.done, tally.total)
+        if len(batch.content):
+            yield _table(batch, features, types)
 
 
-def _row(archive: Archive, member: Member, picture: Picture, tally: Tally) -> dict[str, Any] | None:
-    """The row of a picture, None where it cannot be read; only the header is decoded."""
-    try:
-        content = archive.read(member)
-        with Image.open(io.BytesIO(content), formats=FORMATS) as header:
-            width, height = header.size
-    except (
-        *READ_ERRORS,
-        SyntaxError,
-        ValueError,
-        Image.DecompressionBombError,
-        Image.DecompressionBombWarning,
-    ) as error:
-        tally.differences.append(f"left out {picture.file_name!r}: unreadable ({type(error).__name__})")
-        return None
+def _count(seen: Seen, tally: Tally) -> None:
+    name = seen.picture.file_name
+    if seen.unreadable is not None:
+        tally.differences.append(f"left out {name!r}: unreadable ({seen.unreadable})")
+        return
+    width, height = seen.size
     if tally.recipe.square and width != height:
-        tally.differences.append(f"{picture.file_name!r} is {width} x {height}, official pictures are square")
-    sha256 = hashlib.sha256(content).hexdigest()
-    _record(picture, sha256, tally)
-    stored = {"bytes": content, "path": picture.file_name}
-    return {schema.IMAGE: stored, schema.FILE_NAME: picture.file_name, schema.SHA256: sha256, **picture.columns}
+        tally.differences.append(f"{name!r} is {width} x {height}, official pictures are square")
+    _record(seen.picture, seen.sha256, tally)
+
+
+def _table(batch: Batch, features: datasets.Features, types: pa.Schema) -> pa.Table:
+    """The rows of the pictures that can be read; their bytes are not copied."""
+    import pyarrow as pa
+
+    rows = [
+        {schema.FILE_NAME: s.picture.file_name, schema.SHA256: s.sha256, **s.picture.columns}
+        for s in batch.seen
+        if s.unreadable is None
+    ]
+    columns = {
+        name: pa.array(_encoded(name, features[name], [row[name] for row in rows]), types.field(name).type)
+        for name in features
+        if name != schema.IMAGE
+    }
+    columns[schema.IMAGE] = pa.StructArray.from_arrays([batch.content, columns[schema.FILE_NAME]], ["bytes", "path"])
+    return pa.table([columns[name] for name in features], schema=types)
+
+
+def _encoded(name: str, feature: Any, values: list[Any]) -> list[Any]:
+    from datasets import Features, Value
+
+    if isinstance(feature, Value):  # Arrow takes these as they are, and encoding each costs more than all the rest
+        return values
+    return list(Features({name: feature}).encode_batch({name: values})[name])
 
 
 def _record(picture: Picture, sha256: str, tally: Tally) -> None:

@@ -37,6 +37,11 @@ def local_source(source: str | Path, scratch: Path, *, addresses: Sequence[str])
     return Path(source).expanduser()
 
 
+def already_here(source: str | Path) -> Path | None:
+    """The path that `source` names, None for an address."""
+    return None if str(source) == OFFICIAL or "://" in str(source) else Path(source).expanduser()
+
+
 def _first(addresses: Sequence[str], scratch: Path) -> Path:
     failures = []
     for address in addresses:

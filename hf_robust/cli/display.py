@@ -42,7 +42,7 @@ def console_of(*, stderr: bool = True) -> Console:
     """The terminal; progress and notes go to standard error, results to standard output."""
     from rich.console import Console
 
-    return Console(stderr=stderr)
+    return Console(stderr=stderr, emoji=False)  # a model of mine.py:leaves: is no picture of leaves
 
 
 @contextmanager
@@ -56,8 +56,14 @@ def progress_of(console: Console, *, silent: bool = False) -> Iterator[Callable[
     if silent or not console.is_terminal:
         yield lambda name: _lines(console, name, silent)
         return
-    rate = TextColumn("{task.fields[rate]}")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+    rate = TextColumn("{task.fields[rate]}", markup=False)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        rate,
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as progress:
 
         def meter_of(name: str) -> Meter:
@@ -102,11 +108,12 @@ def say_complaints(complaints: Sequence[str]) -> None:
 def print_rows(rows: Sequence[dict[str, Any]], *, gap: int = 2) -> None:
     """Rows as a plain table on standard output, `gap` blanks between columns; their keys are the headings."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="bold", padding=(0, gap, 0, 0))
     folds = "what" if "what" in rows[0] else "metric"  # the one column that gives way on a narrow terminal
     for name in rows[0]:
         table.add_column(name, overflow="fold", no_wrap=name != folds)
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*(Text(str(value)) for value in row.values()))  # a plain string would be read as markup
     console_of(stderr=False).print(table)

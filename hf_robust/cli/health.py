@@ -115,13 +115,20 @@ def _features(
 def _rows(place: str, options: argparse.Namespace) -> Rows:
     """The data set of that name, or the pictures of that folder."""
     from .. import builders
-    from ..data import FLAGS, open_folder, open_rows
+    from ..data import FLAGS, MissingDataError, open_folder, open_rows
 
+    if not place.strip():
+        raise ValueError("expected a data set or a folder of pictures, got an empty name")
     own = {"imagenet-val": options.imagenet_val, "imagenet-train": options.imagenet_train}.get(place)
     built = {b.name for b in builders.installed(out=options.data)}
-    if place in FLAGS or place in built or place in builders.recipes() or not Path(place).is_dir():
+    if place in FLAGS or place in built or place in builders.recipes():
         return open_rows(place, built=options.data, place=own)
-    return open_folder(Path(place))
+    if Path(place).is_dir():
+        return open_folder(Path(place))
+    if Path(place).name != place or Path(place).exists():  # no data set's name has a slash
+        there = "a file" if Path(place).exists() else "no such folder"
+        raise MissingDataError(f"expected a data set or a folder of pictures, got {there} at {place}: check the path")
+    return open_rows(place, built=options.data)
 
 
 def _print_distance(found: Distance, options: argparse.Namespace) -> None:

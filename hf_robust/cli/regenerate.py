@@ -49,7 +49,7 @@ def add_regenerate(commands: Any) -> None:
 
 def regenerate(options: argparse.Namespace) -> int:
     """Run a recipe and say what came of every candidate."""
-    from ..regenerate.recipes import as_toml, configure, recipe_of
+    from ..regenerate.recipes import as_toml, check, configure, recipe_of
 
     recipe = recipe_of(options.recipe)
     settings = configure(recipe, options.config, options.set)
@@ -61,6 +61,7 @@ def regenerate(options: argparse.Namespace) -> int:
     if options.until is not None:
         recipe.stage(options.until)
     if options.dry_run:
+        check(recipe, settings)
         return _dry_run(options, recipe, settings)
     return _run(options, recipe, settings)
 

@@ -191,7 +191,7 @@ def _in_words(share: dict[str, Any]) -> dict[str, str]:
 
 
 def _components(place: Path, out: Path, allow_incomplete: bool) -> int:
-    from ..predictions.plan import renamed
+    from ..predictions.temporary import renamed
     from ..regenerate.component_labels import judged_components
     from ..review.people import component_json
 

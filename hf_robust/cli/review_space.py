@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from .display import command, folder
 from .review_make import review_folder
 
 if TYPE_CHECKING:
-    from ..hub.network import Push
+    from ..hub.network import Content, HubError, Push
 
 
 def add_space(kinds: Any) -> None:
@@ -32,20 +33,21 @@ def add_space(kinds: Any) -> None:
 
 def space(options: argparse.Namespace) -> int:
     """Push the review to its private data set, then the page to its Space."""
-    from ..hub.network import push
+    from ..hub.network import HubError
+    from ..hub.patience import status_of
     from ..review.space import SALT, TOKEN, answer_repo_files, space_files
 
     place = review_folder(options.dir)
-    data = push(
-        options.answers, answer_repo_files(place), repo_type="dataset", message="The review: pictures, items, tasks",
-        private=True, dry_run=options.dry_run, say=_say,
-    )  # fmt: skip
-    page = push(
-        options.to, space_files(place, options.answers), repo_type="space", message="The page of a review",
-        sdk="gradio", dry_run=options.dry_run, say=_say,
-    )  # fmt: skip
-    for done in (data, page):
-        _print_push(done, dry_run=options.dry_run)
+    data, page = answer_repo_files(place), space_files(place, options.answers)
+    try:
+        sent = _pushed(options, data, page)
+    except HubError as error:
+        if not options.dry_run or status_of(error) is not None:
+            raise
+        _print_unseen({options.answers: data, options.to: page}, error)
+    else:
+        for done in sent:
+            _print_push(done, dry_run=options.dry_run)
     print(
         f"then set the Space's secrets: HF_TOKEN (may write {options.answers}), {SALT} (16 characters or more, keep it "
         f"the same), and {TOKEN} where not everybody may answer"
@@ -53,11 +55,36 @@ def space(options: argparse.Namespace) -> int:
     return 0
 
 
+def _pushed(options: argparse.Namespace, data: Mapping[str, Content], page: Mapping[str, Content]) -> tuple[Push, Push]:
+    from ..hub.network import push
+
+    first = push(
+        options.answers, data, repo_type="dataset", message="The review: pictures, items, tasks", private=True,
+        dry_run=options.dry_run, say=_say,
+    )  # fmt: skip
+    second = push(
+        options.to, page, repo_type="space", message="The page of a review", sdk="gradio", dry_run=options.dry_run,
+        say=_say,
+    )  # fmt: skip
+    return first, second
+
+
 def _print_push(done: Push, *, dry_run: bool) -> None:
     for change in done.changes if dry_run else ():
         print(f"{change.state:8}{change.path}  {change.size:,} bytes")
     said = "dry run, nothing was sent:" if dry_run else "pushed:" if done.changed else "nothing to change:"
     print(f"{said} {done.page}")
+
+
+def _print_unseen(repos: Mapping[str, Mapping[str, Content]], error: HubError) -> None:
+    """The files of each repo where the Hub did not answer: which of them are there already is not known."""
+    from ..hub.network import Upload
+
+    for repo, files in repos.items():
+        for path, content in files.items():
+            print(f"{'?':8}{path}  {Upload(path, content).size:,} bytes")
+        print(f"dry run, nothing was sent: {repo}")
+    _say(f"what {' and '.join(repos)} hold is not known: {error}")
 
 
 def pull(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The command that asks vision-language models about the pictures of ImageNet-D."""
+"""The command that asks vision-language models about the pictures of ImageNet-D, or of a set in its manner."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .display import DATA_HELP, command, console_of, folder, progress_of, say_complaints
-from .results import print_results
+from .results import own_sets, print_results
 
 if TYPE_CHECKING:
-    from ..runner import World
+    from ..data import Rows
+    from ..runner import DataPlaces, World
     from ..runner.answers import AskOptions
     from ..runner.questions import Ranking
 
-RESULTS = "vqa"  # folder in RUNS: evaluate and score write theirs to "results"
+DATASET = "imagenet-d"
 
 
 def add_vqa(commands: Any) -> None:
@@ -28,7 +29,10 @@ def add_vqa(commands: Any) -> None:
         "--model", nargs="+", default=[], metavar="M",
         help="hf-vqa/REPO_OR_FOLDER of transformers; without: score the answers in RUNS again",
     )  # fmt: skip
-    parser.add_argument("--benchmark", choices=("imagenet-d",), default="imagenet-d", help="%(default)s")
+    parser.add_argument(
+        "--benchmark", default=DATASET, metavar="B",
+        help="imagenet-d, or a set regenerated in its manner: DIR/set, or OWNER/NAME on the Hub (%(default)s)",
+    )  # fmt: skip
     parser.add_argument("--out", type=folder, required=True, metavar="RUNS", help="folder for answers and results")
     asked = parser.add_argument_group("questions")
     asked.add_argument("--data", type=folder, metavar="DIR", help=DATA_HELP)
@@ -67,17 +71,17 @@ def vqa(options: argparse.Namespace) -> int:
         raise ValueError(f"expected --processes of at least 1, got {options.processes}: leave it out for one")
     if options.questions and options.confusing:
         raise ValueError("expected --questions FILE or --confusing RUN, got both: leave one out")
-    runs, broken, rank = _ask(options) if options.model else ([], 0, 0)
+    runs, broken, rank = _ask(options) if options.model else ([], (), 0)
     if rank != 0:
         return 0
     return _finish(options, runs, broken)
 
 
-def _ask(options: argparse.Namespace) -> tuple[list[Path], int, int]:
-    """The run folders, how many models failed, and this process's rank."""
+def _ask(options: argparse.Namespace) -> tuple[list[Path], Sequence[str], int]:
+    """The run folders, the models that failed, and this process's rank."""
     from ..models import model_names
     from ..runner.answers import MODEL_PREFIX
-    from ..runner.questions import open_pictures, with_questions
+    from ..runner.questions import with_questions
     from ..runner.workers import workers
 
     names = model_names(options.model)
@@ -86,8 +90,8 @@ def _ask(options: argparse.Namespace) -> tuple[list[Path], int, int]:
         raise ValueError(f"expected models as {MODEL_PREFIX}REPO_OR_FOLDER, got {strange[0]!r}: `hf-robust evaluate` "
                          "runs classifiers")  # fmt: skip
     ask_options = _ask_options(options)
-    ranking = _ranking(options)
-    rows = with_questions(open_pictures(options.data, limit=options.limit, seed=options.seed), ranking)
+    rows, ranking = _pictures(options)
+    rows = with_questions(rows if options.limit is None else rows.limited(options.limit, options.seed), ranking)
     world = _world(options)
     with workers(options.given, world, threads=options.threads) as complaints:
         runs, broken = _ask_models(names, rows, ranking.origin, options.out, ask_options, world)
@@ -112,15 +116,32 @@ def _ask_options(options: argparse.Namespace) -> AskOptions:
     )
 
 
-def _ranking(options: argparse.Namespace) -> Ranking:
-    from ..runner.questions import open_pictures, ranking_of_data_set, ranking_of_files, ranking_of_run
+def _pictures(options: argparse.Namespace) -> tuple[Rows, Ranking]:
+    """All pictures of the set, and which categories they are confused with."""
+    from ..runner.questions import open_pictures, ranking_of_files, ranking_of_run
     from ..scoring.compare import run_of
 
+    dataset, places = _asked_set(options)
+    rows, ranking = open_pictures(places.folder_of(dataset), dataset=dataset, repo=places.repo_of(dataset))
     if options.questions:
-        return ranking_of_files(options.questions, open_pictures(options.data))
+        return rows, ranking_of_files(options.questions, rows)
     if options.confusing is not None:
-        return ranking_of_run(run_of(options.confusing))
-    return ranking_of_data_set(options.data)
+        return rows, ranking_of_run(run_of(options.confusing), dataset)
+    return rows, ranking
+
+
+def _asked_set(options: argparse.Namespace) -> tuple[str, DataPlaces]:
+    """The name of the set and where it lies; ValueError for one that has no categories to choose between."""
+    from ..runner import DataPlaces
+
+    own = own_sets([options.benchmark])
+    if not own and options.benchmark != DATASET:
+        raise ValueError(f"expected {DATASET} or a set regenerated in its manner, got {options.benchmark!r}")
+    for what, _ in own.values():
+        if what.base != DATASET:
+            raise ValueError(f"expected a set in the manner of {DATASET}, got {what.name}, which follows {what.base}")
+    name = next((what.name for what, _ in own.values()), DATASET)
+    return name, DataPlaces(options.data, None, None, {what.name: place for what, place in own.values()})
 
 
 def _world(options: argparse.Namespace) -> World:
@@ -132,33 +153,42 @@ def _world(options: argparse.Namespace) -> World:
 
 
 def _ask_models(
-    names: Sequence[str], rows: Any, origin: str, out: Path, options: AskOptions, world: World
-) -> tuple[list[Path], int]:
-    """The run folders of the models that could be asked, and how many could not."""
+    names: Sequence[str], rows: Rows, origin: str, out: Path, options: AskOptions, world: World
+) -> tuple[list[Path], list[str]]:
+    """The run folders of the models that could be asked, and those that could not; each failure keeps its reason."""
     from ..models import ModelError
     from ..predictions.plan import PlanError
+    from ..runner import record_failure
     from ..runner.answers import ask
+    from ..scoring.answers import RESULTS
 
-    runs = []
+    runs, refused = [], []
+    reasons: dict[str, str | None] = {}
     with progress_of(console_of(), silent=world.rank != 0) as meter_of:
         for name in names:
             try:
                 runs.append(ask(name, rows, origin, out, options=options, world=world, meter=meter_of(name)))
-            except (ModelError, PlanError) as error:
-                print(f"hf-robust: error: {error}", file=sys.stderr)
-    return runs, len(names) - len(runs)
+                reasons[name] = None
+            except ModelError as error:
+                reasons[name] = str(error)
+            except PlanError as error:  # nothing is wrong with the model
+                refused.append(name)
+                print(f"hf-robust: error: {name}: {error}", file=sys.stderr)
+    if world.rank == 0:
+        for name, reason in reasons.items():
+            record_failure(out / RESULTS, name, reason)
+    return runs, [*refused, *(name for name, reason in reasons.items() if reason is not None)]
 
 
-def _finish(options: argparse.Namespace, runs: Sequence[Path], broken: int) -> int:
+def _finish(options: argparse.Namespace, runs: Sequence[Path], broken: Sequence[str]) -> int:
     from ..report import write
-    from ..scoring.answers import score_answers
+    from ..scoring.answers import RESULTS, score_answers
 
-    if broken and not any(options.out.glob("*/questions.json")):
-        return 1
     results = score_answers(options.out)
     write(results, options.out / RESULTS)
-    mine = {run.name for run in runs} or {row["run"] for row in results}
-    shown = [row for row in results if row["run"] in mine]
+    mine = {run.name for run in runs}
+    shown = [r for r in results if r["run"] in mine or (not r["run"] and r["model"] in broken)]
+    shown = shown if options.model else results
     print_results(shown, options.json, everything=True)
     if not options.json:
         print(f"\nResults: {options.out / RESULTS / 'table.md'}")

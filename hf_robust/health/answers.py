@@ -163,10 +163,10 @@ def _vote(
     if not known.all():
         notes.append(f"{name} ({asked.run.name}) saw {int((~known).sum())} other pictures than are here now")
     at = np.array([place[i] for i, is_known in zip(outputs.ids, known, strict=True) if is_known], dtype=np.int64)
-    columns = np.arange(outputs.logits.shape[1]) if scored.mask is None else np.array(scored.mask)
+    columns = np.arange(outputs.logit_rows.shape[1]) if scored.mask is None else np.array(scored.mask)
     total = len(rows.table)
     chosen, correct, probability = np.full(total, -1), np.full(total, -1, np.int8), np.zeros(total)
-    chosen[at] = columns[scored.logits.argmax(axis=1)][known]
+    chosen[at] = columns[scored.predicted][known]
     correct[at] = scored.correct[known]
     probability[at] = scored.confidence[known]
     accuracy = float(scored.correct[known].mean()) if known.any() else 0.0

@@ -49,6 +49,7 @@ def same_bytes(looks: Looks) -> tuple[Group, ...]:
     by_hash: dict[str, list[int]] = defaultdict(list)
     for i, sha256 in enumerate(looks.sha256):
         by_hash[sha256].append(i)
+    by_hash.pop("", None)  # what could not be read
     return tuple(Group(tuple(found), True, 0, False) for found in by_hash.values() if len(found) > 1)
 
 
@@ -74,7 +75,7 @@ def near(looks: Looks, radius: int = RADIUS) -> tuple[Group, ...]:
 def leaks(looks: Looks, reference: Looks, radius: int = RADIUS) -> tuple[Leak, ...]:
     """Each picture that has its like in the reference, once, with the nearest one there."""
     there = {sha256: j for j, sha256 in reversed(list(enumerate(reference.sha256)))}
-    best = {i: Leak(i, there[s], True, 0, False) for i, s in enumerate(looks.sha256) if s in there}
+    best = {i: Leak(i, there[s], True, 0, False) for i, s in enumerate(looks.sha256) if s and s in there}
     for mirrored, others in ((False, reference.bits), (True, reference.mirrored)):
         for i, j, distance in within(looks.bits, others, radius):
             place = int(looks.hashed[i])

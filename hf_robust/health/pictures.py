@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data import PictureError, Rows, decode
+from ..builders.base import FORMATS
+from ..data import STILL_WITH_FRAMES, PictureError, Rows, decode
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,7 +43,7 @@ class Look:
 class Looks:
     """All pictures of a set, in its order.
 
-    sha256          of each picture's bytes.
+    sha256          of each picture's bytes; empty where it has none that could be read.
     faults          (position, what is wrong).
     hashed          int64 (H,): positions of the pictures that have a hash.
     bits, mirrored  uint8 (H, BITS / 8): the hash of each, and of its mirror image.
@@ -60,7 +61,7 @@ def look_at(rows: Rows, meter: Meter) -> Looks:
     seen: list[Look] = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for contents in _batches(rows):
-            seen += pool.map(look, contents)
+            seen += pool.map(_look, contents)
             meter(len(seen), len(rows.table))
     hashes = [(i, s.bits, s.mirrored) for i, s in enumerate(seen) if s.bits is not None and s.mirrored is not None]
     none = np.zeros((0, BITS // 8), dtype=np.uint8)
@@ -71,6 +72,10 @@ def look_at(rows: Rows, meter: Meter) -> Looks:
         np.stack([bits for _, bits, _ in hashes]) if hashes else none,
         np.stack([mirrored for _, _, mirrored in hashes]) if hashes else none,
     )
+
+
+def _look(content: bytes | PictureError) -> Look:
+    return look(content) if isinstance(content, bytes) else Look("", (f"unreadable: {content}",), None, None)
 
 
 def look(content: bytes) -> Look:
@@ -92,16 +97,20 @@ def look(content: bytes) -> Look:
 def _faults_of_file(content: bytes) -> Iterator[str]:
     from PIL import Image
 
-    with Image.open(io.BytesIO(content)) as picture:
+    with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
         try:
             orientation = picture.getexif().get(_ORIENTATION, 1)
         except Exception:  # a broken block of EXIF raises whatever it likes, and spoils no pixel
             orientation = 1
         if orientation in range(2, 9):
             yield f"EXIF orientation {orientation}: viewers turn it, models see it as stored"
-        frames = getattr(picture, "n_frames", 1)
-        if frames > 1:
-            yield f"animated: {frames} frames, of which models see the first"
+        try:
+            frames = 1 if picture.format in STILL_WITH_FRAMES else getattr(picture, "n_frames", 1)
+        except Exception as error:  # so does a broken second frame
+            yield f"animated: frames that cannot be read ({type(error).__name__}); models see the first"
+        else:
+            if frames > 1:
+                yield f"animated: {frames} frames, of which models see the first"
 
 
 def _hash(picture: Image) -> Bits:
@@ -112,6 +121,13 @@ def _hash(picture: Image) -> Bits:
     return np.packbits(phash(picture, hash_size=_ROOT).hash)
 
 
-def _batches(rows: Rows) -> Iterator[list[bytes]]:
+def _batches(rows: Rows) -> Iterator[list[bytes | PictureError]]:
     for start in range(0, len(rows.table), _AT_ONCE):
-        yield [rows.read(i) for i in range(start, min(start + _AT_ONCE, len(rows.table)))]
+        yield [_read(rows, i) for i in range(start, min(start + _AT_ONCE, len(rows.table)))]
+
+
+def _read(rows: Rows, position: int) -> bytes | PictureError:
+    try:
+        return rows.read(position)
+    except PictureError as error:
+        return error

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..schema import Rows
 from . import checks
 from .softmax import chunks, matrix
 
@@ -31,9 +32,10 @@ def hits(logits: ArrayLike, labels: ArrayLike, *, k: int = 1) -> NDArray[np.bool
         )
     result = np.zeros(len(array), dtype=np.bool_)
     for rows in chunks(array):
-        checks.no_nan_logits(array[rows], "logits", first_row=rows.start)
+        part = np.asarray(array[rows])
+        checks.no_nan_logits(part, "logits", first_row=rows.start)
         for column in acceptable[rows].T:
-            result[rows] |= (column >= 0) & (_rank(array[rows], column) < k)
+            result[rows] |= (column >= 0) & (_rank(part, column) < k)
     return result
 
 
@@ -45,7 +47,7 @@ def _rank(logits: NDArray[Any], column: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(np.where(np.isneginf(own[:, 0]), logits.shape[1], rank), dtype=np.int64)
 
 
-def label_columns(labels: ArrayLike, logits: NDArray[Any]) -> NDArray[np.int64]:
+def label_columns(labels: ArrayLike, logits: Rows) -> NDArray[np.int64]:
     """`labels` as int64 (N, L), padded with -1; ValueError unless each row has one and all are columns of `logits`."""
     array = np.asarray(labels)
     if array.dtype.kind not in "iu" and array.size:
@@ -81,7 +83,7 @@ def restrict(
     >>> logits.tolist(), labels.tolist()
     ([[2.0, 1.0]], [[0]])
     """
-    array = matrix(logits)
+    array = np.asarray(matrix(logits))
     columns = label_columns(labels, array)
     mask = np.asarray(classes)
     if mask.ndim != 1 or not mask.size or mask.dtype.kind not in "iu":

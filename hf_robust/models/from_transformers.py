@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from .. import labels
 from .base import ImageClassifier, ModelError, Preprocessing, Request
 from .checkpoints import load_checkpoint
-from .classifier import classifier, normalisation_doubts
+from .classifier import classifier
+from .doubts import normalisation_doubts
 from .preprocessing import measured
 from .trouble import library_errors, require
 from .zero_shot import zero_shot

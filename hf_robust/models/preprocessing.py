@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..benchmarks.spec import Rule
 from .base import ModelError, Preprocessing, Transform
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Triple = tuple[float, float, float]
+
+_TRIALS = 7  # a flip of every second picture escapes once in 2 ** 7
 
 
 def transform_for(rule: Rule, preprocessing: Preprocessing) -> tuple[Transform, dict[str, Any]]:
@@ -95,9 +99,10 @@ def measured(
     """The Preprocessing of any transform; input size, mean and std are found by looking at what it does.
 
     One black and one white picture give both constants of the normalisation: (0 - mean) / std and (1 - mean) / std.
-    Raises ModelError where the transform does not give one float tensor (3, side, side).
+    Raises ModelError where the transform does not give one float tensor (3, side, side), or draws random numbers.
     """
-    black, white = (_tried(transform, level, name=name) for level in (0, 255))
+    black, white = (_tried(transform, _even(level), name=name) for level in (0, 255))
+    _check_same(transform, name=name)
     height, width = black.shape[1:]
     if height != width:
         raise ModelError(f"{name}: expected a transform to a square input, got {height} x {width} pixels")
@@ -114,18 +119,46 @@ def measured(
     return Preprocessing(transform, size or int(height), _triple(means), _triple(stds), facts)
 
 
-def _tried(transform: Callable[..., Any], level: int, *, name: str) -> torch.Tensor:
+def _even(level: int) -> Image:
+    from PIL import Image as Pillow
+
+    return Pillow.new("RGB", (640, 480), (level, level, level))
+
+
+def _tried(transform: Callable[..., Any], picture: Image, *, name: str) -> torch.Tensor:
     import torch
-    from PIL import Image
 
     from .trouble import library_errors
 
     with library_errors(f"{name}: its transform failed on an RGB picture"):
-        image = transform(Image.new("RGB", (640, 480), (level, level, level)))
+        image = transform(picture)
     if not isinstance(image, torch.Tensor) or image.ndim != 3 or image.shape[0] != 3 or not image.is_floating_point():
         got = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, torch.Tensor) else type(image).__name__
         raise ModelError(f"{name}: expected a transform that gives a float tensor (3, height, width), got {got}")
     return image
+
+
+def _check_same(transform: Callable[..., Any], *, name: str) -> None:
+    """ModelError for a transform that draws random numbers, as those for training do."""
+    import torch
+
+    picture = blocks(640, 480)
+    first = _tried(transform, picture, name=name)
+    for _ in range(_TRIALS):
+        again = _tried(transform, picture, name=name)
+        if again.shape != first.shape or not torch.equal(again, first):
+            raise ModelError(
+                f"{name}: expected a transform that always makes the same of one picture, got different pixels: give "
+                "the one for evaluation, without random crops, flips or colours"
+            )
+
+
+def blocks(width: int, height: int) -> Image:
+    """A picture of blocks of many colours, always the same: no crop, flip or change of colour leaves it as it is."""
+    from PIL import Image as Pillow
+
+    colours = np.random.default_rng(0).integers(0, 256, (height // 20, width // 20, 3), dtype=np.uint8)
+    return Pillow.fromarray(colours).resize((width, height), Pillow.Resampling.NEAREST)
 
 
 def _triple(values: list[float]) -> Triple:

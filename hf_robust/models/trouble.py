@@ -30,7 +30,7 @@ def library_errors(name: str) -> Iterator[None]:
         yield
     except ModelError:
         raise
-    except Exception as error:  # the libraries raise everything from KeyError to their own HTTP errors
+    except (Exception, SystemExit) as error:  # the libraries raise everything from KeyError to their own HTTP errors
         raise ModelError(f"{name}: {_reason(error)}") from error
 
 
@@ -40,7 +40,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception | SystemExit) -> str:
     kinds = {cls.__name__ for link in _chain(error) for cls in type(link).__mro__}
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")[:300]

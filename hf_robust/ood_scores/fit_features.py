@@ -1,16 +1,15 @@
 """Fits from features: arrays by name, for scores in from_features.py.
 
-Every function reads (N, D) features, a memory map if they are large, in chunks (rows.py); what it holds beside one
+Every function reads (N, D) features, rows on disk if they are many, in chunks (rows.py); what it holds beside one
 chunk stands in its docstring, and none of it grows with N. The same rows give the same bytes again.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..schema import Rows
 from .fit_logits import Arrays, add_by_class
 from .head import Head, parts
 from .quantile import quantile
@@ -139,14 +138,14 @@ def _dimension(width: int) -> int:
     return 1000 if width > 1500 else 512 if width > 512 else width // 2
 
 
-def _mean(array: NDArray[Any]) -> Float:
+def _mean(array: Rows) -> Float:
     total = np.zeros(array.shape[1])
     for _, part in feature_chunks(array):
         total += part.sum(axis=0)
     return np.asarray(total / len(array))
 
 
-def _class_means(array: NDArray[Any], labels: ArrayLike) -> tuple[NDArray[np.int64], Float, NDArray[np.int64]]:
+def _class_means(array: Rows, labels: ArrayLike) -> tuple[NDArray[np.int64], Float, NDArray[np.int64]]:
     """The classes that occur, their means (C, D), and for each row the place of its class among them."""
     classes, group = np.unique(class_labels(labels, len(array)), return_inverse=True)
     sums, counts = np.zeros((len(classes), array.shape[1])), np.zeros(len(classes), dtype=np.int64)
@@ -155,7 +154,7 @@ def _class_means(array: NDArray[Any], labels: ArrayLike) -> tuple[NDArray[np.int
     return classes, sums / counts[:, None], group
 
 
-def _covariance(array: NDArray[Any], means: Float, group: NDArray[np.int64]) -> Float:
+def _covariance(array: Rows, means: Float, group: NDArray[np.int64]) -> Float:
     """sum_n (x_n - means[group_n])(...)^T / N, in a second pass, so that large means cost no digits."""
     total = np.zeros((array.shape[1], array.shape[1]))
     for where, part in feature_chunks(array):

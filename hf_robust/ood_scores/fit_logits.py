@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..schema import Rows
 from .rows import Float, class_labels, log_probabilities, logit_chunks, matrix
 
 Arrays = dict[str, NDArray[Any]]
@@ -61,8 +62,9 @@ def temperature(logits: ArrayLike, labels: ArrayLike) -> Arrays:
     return {"temperature": np.array(1 / inverse)}
 
 
-def _finite_labels(array: NDArray[Any], index: NDArray[np.int64]) -> None:
-    masked = np.flatnonzero(np.isneginf(array[np.arange(len(array)), index]))
+def _finite_labels(array: Rows, index: NDArray[np.int64]) -> None:
+    own = np.concatenate([part[np.arange(len(part)), index[where]] for where, part in logit_chunks(array)])
+    masked = np.flatnonzero(np.isneginf(own))
     if masked.size:
         raise ValueError(
             f"expected labels among the classes of the mask, got {index[masked[0]]} at row {masked[0]}, whose logit is "
@@ -70,7 +72,7 @@ def _finite_labels(array: NDArray[Any], index: NDArray[np.int64]) -> None:
         )
 
 
-def _slope(array: NDArray[Any], index: NDArray[np.int64], inverse: float) -> tuple[float, float]:
+def _slope(array: Rows, index: NDArray[np.int64], inverse: float) -> tuple[float, float]:
     """First and second derivative of the mean negative log-likelihood in 1 / T."""
     slope = curvature = 0.0
     for where, part in logit_chunks(array):

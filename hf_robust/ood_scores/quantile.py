@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..schema import Rows
 from .rows import feature_chunks
 
 _DIGIT = 16  # bits a pass: 65,536 counters
 
 
-def quantile(array: NDArray[np.floating[Any]], fraction: float) -> float:
+def quantile(array: Rows, fraction: float) -> float:
     """The quantile of all entries of a float matrix, linear between neighbours (numpy's default), in bounded memory.
 
     The k-th smallest number is found digit by digit: floats keep their order as unsigned integers once the sign is
@@ -30,13 +31,13 @@ def quantile(array: NDArray[np.floating[Any]], fraction: float) -> float:
     return below + (above - below) * (place - rank)
 
 
-def _order_statistic(array: NDArray[np.floating[Any]], rank: int) -> float:
+def _order_statistic(array: Rows, rank: int) -> float:
     bits = 64 if array.dtype.itemsize > 4 else 32
     found = 0
     for shift in range(bits - _DIGIT, -1, -_DIGIT):
         counts = np.zeros(2**_DIGIT, dtype=np.int64)
         for where, _ in feature_chunks(array):
-            keys = _keys(array[where], bits)
+            keys = _keys(np.asarray(array[where]), bits)
             if shift < bits - _DIGIT:
                 keys = keys[(keys >> keys.dtype.type(shift + _DIGIT)) == keys.dtype.type(found)]
             digits = (keys >> keys.dtype.type(shift)) & keys.dtype.type(2**_DIGIT - 1)

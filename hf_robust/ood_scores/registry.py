@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..schema import CONFIDENCE_LOGIT, FEATURES, LOGITS, ROTATION_LOGITS
+from ..schema import CONFIDENCE_LOGIT, FEATURES, LOGITS, ROTATION_LOGITS, StoredRows
 from . import fit_features, fit_logits, from_branches, from_features, from_logits
 from .fits import Fit
 from .head import Head
@@ -162,7 +162,7 @@ def fit(
     extra = [_given(f"the fit of {name!r}", "head", head)] if one.fit_head else []
     extra += [_given(f"the fit of {name!r}", "labels", labels)] if one.fit_labels else []
     arrays = one.fitter(rows, *extra, **options)
-    return Fit(name, len(np.asarray(rows)), {**one.fit_options, **options}, arrays)
+    return Fit(name, np.shape(rows)[0], {**one.fit_options, **options}, arrays)
 
 
 def score(
@@ -196,7 +196,7 @@ def score(
     extra: list[Any] = [_given(f"score {name!r}", "head", head)] if one.head else []
     if one.fitter is not None:
         extra.append(_fitted(one, fit))
-    return _checked(one.function(rows, *extra, **options), one, len(np.asarray(rows)))
+    return _checked(one.function(rows, *extra, **options), one, np.shape(rows)[0])
 
 
 def _rows(one: Score, columns: Mapping[str, ArrayLike | None], what: str) -> ArrayLike:
@@ -207,7 +207,8 @@ def _rows(one: Score, columns: Mapping[str, ArrayLike | None], what: str) -> Arr
             f"expected {one.needs} for the {what} {one.name!r}, got {given}: pass {one.needs}=, from a run that stored "
             "that column"
         )
-    return rows
+    own = one.name in SCORES  # a plug-in is given an array, whatever the rows are
+    return rows if own or not isinstance(rows, StoredRows) else np.asarray(rows)
 
 
 def _given(where: str, what: str, value: Any) -> Any:

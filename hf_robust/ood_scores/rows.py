@@ -7,42 +7,45 @@ where rows are larger than a chunk, plus what its own docstring names (a head in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..schema import Rows, StoredRows
+
 Float = NDArray[np.float64]
 
 CHUNK_BYTES = 32 * 2**20
+SCORE_BYTES = 2 * 2**20  # the same where a row's score is all that is kept: nothing is added up over a chunk
 
 
-def matrix(values: ArrayLike, name: str) -> NDArray[np.floating[Any]]:
-    """`values` as a float array (N, width), N and width >= 1, in its own precision; a memory map stays one."""
-    array = np.asarray(values)
+def matrix(values: ArrayLike, name: str) -> Rows:
+    """`values` as float rows (N, width), N and width >= 1, in their own precision; rows on disk stay there."""
+    array = values if isinstance(values, StoredRows) else np.asarray(values)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"expected numbers in {name}, got {array.dtype}: pass a float array with one row an image")
     if array.ndim != 2 or not array.shape[1]:
         raise ValueError(f"expected {name} of shape (N, width), got {array.shape}: pass one row for each image")
     if not len(array):
         raise ValueError(f"expected at least one row in {name}, got none: check that the run holds predictions")
-    return array if array.dtype.kind == "f" else array.astype(np.float64)
+    return array if array.dtype.kind == "f" else np.asarray(array, dtype=np.float64)
 
 
-def chunks(n_rows: int, width: int) -> Iterator[slice]:
-    """Row ranges whose float64 copies take at most CHUNK_BYTES at `width` numbers a row, one row at least."""
-    step = max(1, CHUNK_BYTES // (8 * width))
+def chunks(n_rows: int, width: int, most: int | None = None) -> Iterator[slice]:
+    """Row ranges whose float64 copies take at most `most` bytes (CHUNK_BYTES) at `width` numbers, one row at least."""
+    step = max(1, (CHUNK_BYTES if most is None else most) // (8 * width))
     for start in range(0, n_rows, step):
         yield slice(start, min(start + step, n_rows))
 
 
-def logit_chunks(logits: NDArray[Any], *, width: int = 1) -> Iterator[tuple[slice, Float]]:
+def logit_chunks(logits: Rows, *, width: int = 1, most: int | None = None) -> Iterator[tuple[slice, Float]]:
     """Row ranges of (N, K) logits and their float64 copies, for work that is `width` wide, or K where that is more.
 
+    most  bytes of a copy, CHUNK_BYTES where it is None.
     -inf marks a column without an output. ValueError names the row for NaN, +inf, or nothing but -inf.
     """
-    for where in chunks(len(logits), max(width, logits.shape[1])):
-        part = logits[where].astype(np.float64)
+    for where in chunks(len(logits), max(width, logits.shape[1]), most):
+        part = np.asarray(logits[where]).astype(np.float64)
         highest = part.max(axis=1)  # NaN where a row holds one
         bad = np.flatnonzero(~np.isfinite(highest))
         if bad.size:
@@ -53,13 +56,13 @@ def logit_chunks(logits: NDArray[Any], *, width: int = 1) -> Iterator[tuple[slic
         yield where, part
 
 
-def feature_chunks(features: NDArray[Any], *, width: int = 1) -> Iterator[tuple[slice, Float]]:
+def feature_chunks(features: Rows, *, width: int = 1) -> Iterator[tuple[slice, Float]]:
     """Row ranges of (N, D) features and their float64 copies, for work that is `width` wide, or D where that is more.
 
     ValueError names the first row that is not finite.
     """
     for where in chunks(len(features), max(width, features.shape[1])):
-        part = features[where].astype(np.float64)
+        part = np.asarray(features[where]).astype(np.float64)
         bad = np.flatnonzero(~np.isfinite(part).all(axis=1))
         if bad.size:
             raise ValueError(
@@ -73,7 +76,7 @@ def each_logit_row(logits: ArrayLike, formula: Callable[[Float], Float], *, widt
     """`formula` of each row of (N, K) logits: float64 (N,); `formula` sees float64 chunks (n, K)."""
     array = matrix(logits, "logits")
     result = np.empty(len(array), dtype=np.float64)
-    for where, part in logit_chunks(array, width=width):
+    for where, part in logit_chunks(array, width=width, most=min(SCORE_BYTES, CHUNK_BYTES)):
         result[where] = formula(part)
     return result
 
@@ -87,7 +90,7 @@ def each_feature_row(features: ArrayLike, formula: Callable[[Float], Float], *, 
     return result
 
 
-def same_width(features: NDArray[Any], expected: int, what: str) -> None:
+def same_width(features: Rows, expected: int, what: str) -> None:
     """ValueError unless the features have as many columns as `what` was made for."""
     if features.shape[1] != expected:
         raise ValueError(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
-import socket
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +16,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..schema import ID, predictions_schema
-from .plan import PLAN_FILE, SOURCE_FILE, SourcePlan, canonical, read_json, renamed, write_json
+from .plan import PLAN_FILE, SOURCE_FILE, SourcePlan, canonical, read_json, write_json
+from .temporary import renamed
 
 PART_ROWS = 100
 RUN_FILE = "run.json"
@@ -261,25 +259,6 @@ def _was_read_whole(path: Path, fingerprint: str) -> bool:
         return bool(footer.get("content") == content_hash(pq.read_table(path)))
     except (OSError, ValueError, TypeError, pa.ArrowException):  # pages or columns of other bytes, or NaN for a number
         return False
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files whose process, on this host, is gone."""
-    ours = re.compile(re.escape(f".{socket.gethostname()}.") + r"(\d+)\.tmp")  # a host's name may hold dots
-    for path in folder.glob(".*.tmp"):
-        match = ours.search(path.name)
-        if match is not None and not _is_alive(int(match[1])):
-            path.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def finish(folder: Path) -> None:

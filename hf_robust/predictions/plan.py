@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
+
+from .temporary import renamed
 
 PLAN_FILE = "plan.json"
 SOURCE_FILE = "source.json"
@@ -105,23 +104,6 @@ def write_json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with renamed(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def renamed(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`; what the block writes there takes the place of `path`, or goes with an error.
-
-    A killed process leaves its temporary file behind: `remove_leftovers` knows them by host and process.
-    """
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException as error:  # a full disk most of all: its file would take the room that is needed to go on
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:  # as pyarrow says it
-            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
-        raise
 
 
 class DamagedError(ValueError):

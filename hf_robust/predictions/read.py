@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,21 @@ from safetensors.numpy import save_file
 
 from ..labels import LabelSpace
 from ..metrics import log_sum_exp
-from ..schema import EMBEDDINGS, ERROR, FEATURES, ID, IMAGE_SHA256, LABELS, LOGITS, OUTPUT_COLUMNS, Outputs
+from ..schema import (
+    EMBEDDINGS,
+    ERROR,
+    FEATURES,
+    ID,
+    IMAGE_SHA256,
+    LABELS,
+    LOGITS,
+    OUTPUT_COLUMNS,
+    Outputs,
+    RowStore,
+)
 from .parts import part_path, present_parts
-from .plan import PLAN_FILE, DamagedError, SourcePlan, is_texts, read_json, renamed, write_json
+from .plan import PLAN_FILE, DamagedError, SourcePlan, is_texts, read_json, write_json
+from .temporary import renamed
 
 LABEL_SPACE_FILE = "label_space.json"
 HEADS_FOLDER = "heads"
@@ -138,6 +150,7 @@ def read_source(
     head: str | None = None,
     extra: Collection[str] = (),
     correct: Correct | None = None,
+    on_disk: bool = False,
 ) -> SourceRead:
     """Outputs of the rows of the classes `wanted` (None: all) in part order.
 
@@ -146,6 +159,7 @@ def read_source(
     extra  further output columns to read where the run holds them, such as "features".
     correct  what becomes of the logits over all outputs before anything else is made of them, from the stored features
              (a zero-shot run's embeddings); LookupError where the run holds none.
+    on_disk  `logit_rows` lie in a temporary file, so that memory does not grow with the number of pictures.
     """
     plan = SourcePlan.read(folder)
     by_class = plan.cut == "class"
@@ -153,7 +167,7 @@ def read_source(
     asked = [i for i in named if wanted is None or not by_class or i in wanted]
     columns = read_label_space(folder.parent).imagenet_1k_columns()
     present = set(present_parts(folder, plan, set(asked)))
-    pieces, failed, rows = [], [], {}
+    pieces, failed, rows = _Pieces(on_disk), [], {}
     weights = read_head(folder.parent, head or "imagenet-1k")
     for i in (i for i in asked if i in present):
         table = pq.read_table(part_path(folder, i))
@@ -162,7 +176,7 @@ def read_source(
         failed += [(key, error) for key, error in zip(table[ID].to_pylist(), errors, strict=True) if error is not None]
         pieces.append(_outputs(table.filter(pa.array([e is None for e in errors])), columns, weights, extra, correct))
     absent = tuple(i for i in asked if i not in rows)
-    outputs = _join(pieces)
+    outputs = pieces.joined()
     if wanted is not None and not by_class:  # the parts of such a set hold rows of every class
         outputs = outputs.select(np.asarray(np.isin(outputs.labels, list(wanted)).any(axis=1)))
     return SourceRead(plan, outputs, tuple(failed), rows, absent)
@@ -222,7 +236,27 @@ def pad(labels: list[list[int]]) -> NDArray[np.int64]:
     return np.array([[*row, *[-1] * (width - len(row))] for row in labels], dtype=np.int64).reshape(-1, width)
 
 
-def _join(pieces: list[Outputs]) -> Outputs:
+class _Pieces:
+    """The outputs of part after part; their logits in memory or in a temporary file."""
+
+    def __init__(self, on_disk: bool) -> None:
+        self._all: list[Outputs] = []
+        self._on_disk = on_disk
+        self._store: RowStore | None = None
+
+    def append(self, piece: Outputs) -> None:
+        if self._on_disk and len(piece):
+            logits = np.asarray(piece.logit_rows, dtype=np.float32)
+            self._store = self._store or RowStore(logits.shape[1])
+            self._store.append(logits)
+            piece = replace(piece, logit_rows=np.zeros((0, logits.shape[1]), np.float32))
+        self._all.append(piece)
+
+    def joined(self) -> Outputs:
+        return _join(self._all, self._store)
+
+
+def _join(pieces: list[Outputs], store: RowStore | None) -> Outputs:
     pieces = [p for p in pieces if len(p)] or pieces[:1]
     if not pieces:
         empty: dict[str, NDArray[Any]] = {}
@@ -231,7 +265,7 @@ def _join(pieces: list[Outputs]) -> Outputs:
     labels = [np.pad(p.labels, ((0, 0), (0, width - p.labels.shape[1])), constant_values=-1) for p in pieces]
     return Outputs(
         tuple(i for p in pieces for i in p.ids),
-        np.concatenate([p.logits for p in pieces]),
+        np.concatenate([p.logits for p in pieces]) if store is None else store.rows(),
         np.concatenate([p.log_normaliser for p in pieces]),
         np.concatenate(labels),
         {name: np.concatenate([p.groups[name] for p in pieces]) for name in pieces[0].groups},

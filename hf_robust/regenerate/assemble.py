@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -19,7 +20,8 @@ from ..builders import RECIPES, Built, build_regenerated
 from ..builders.archive import Archive, Member
 from ..builders.base import Chosen
 from ..metrics import wilson
-from ..predictions.plan import canonical, read_json, renamed
+from ..predictions.plan import canonical, read_json
+from ..predictions.temporary import renamed
 from ..runner import Meter
 from .layouts import LAYOUTS, Layout, distinct
 from .ledger import KEEP, ROW_ID, Ledger
@@ -29,6 +31,7 @@ from .references import write_hashes
 from .stage import STAGE_FILE, StageError
 
 SET, LEDGER_FILE, FUNNEL_FILE = "set", "ledger.parquet", "funnel.json"
+EARLIER = "earlier-set"
 _ENDINGS = {"PNG": ".png", "JPEG": ".JPEG", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tiff"}
 
 
@@ -60,32 +63,61 @@ def assemble(
 
     mask  ImageNet-1k classes that the filter saw, which the numbers of the set are restricted to too.
     more  lines of Markdown that the card says beside the funnel.
-    StageError where no row is kept.
+    StageError where no row is kept; see `withdraw`.
     """
     layout = LAYOUTS[recipe]
     chosen, archive = _chosen(layout, ledger)
     if not chosen:
+        withdraw(ledger, out)
         raise StageError("expected accepted pictures, got none: see the reasons in the funnel")
     names = layout.names(list(dict.fromkeys(picture.group for _, picture in chosen)))
-    own = Derived(
-        base=recipe,
-        name=settings.name or f"{recipe}-{ledger.key[:8]}",
-        title=settings.title or f"A set in the manner of {RECIPES[recipe].title.split(':')[0]}",
+    own = replace(
+        _derived(recipe, settings, ledger.key),
         classes=_classes(layout, chosen),
         made="\n".join([describe(recipe, ledger), *(["", *more] if more else [])]),
-        licence=settings.licence,
-        picture_licence=settings.picture_licence,
         mask=tuple(mask),
         groups=_groups(chosen) if recipe == "imagenet-d" else (),
         categories=names if recipe == "imagenet-d" else (),
     )
-    write_ledger(ledger, out / LEDGER_FILE)
+    _write_candidates(ledger, out)
     if "phash" in ledger.columns:
         write_hashes(ledger, out / f"{own.name}.hashes.parquet")
-    _write(out / FUNNEL_FILE, json.dumps({"all": ledger.funnel(), **_funnels(ledger)}, indent=1))
     return build_regenerated(
         RECIPES[recipe], archive, chosen, names=names, record=own.as_record(), out=out / SET, progress=meter
     )
+
+
+def check_assemble(recipe: str, settings: AssembleSettings) -> None:
+    """ValueError where no set can have that name, title or licence."""
+    _derived(recipe, settings, "0" * 8)
+    if not settings.licence.strip():
+        raise ValueError("expected a sentence in licence of 'assemble', got none: leave it out where none is stated")
+
+
+def _derived(recipe: str, settings: AssembleSettings, key: str) -> Derived:
+    """What the set is as far as the settings say it."""
+    return Derived(
+        base=recipe,
+        name=settings.name or f"{recipe}-{key[:8]}",
+        title=settings.title or f"A set in the manner of {RECIPES[recipe].title.split(':')[0]}",
+        classes=(),
+        made="",
+        licence=settings.licence,
+        picture_licence=settings.picture_licence,
+    )
+
+
+def withdraw(ledger: Ledger, out: Path) -> None:
+    """Ledger and funnel of candidates of which none is kept; the set of earlier settings is put aside, as EARLIER."""
+    _write_candidates(ledger, out)
+    if (out / SET).exists():
+        shutil.rmtree(out / EARLIER, ignore_errors=True)
+        (out / SET).rename(out / EARLIER)
+
+
+def _write_candidates(ledger: Ledger, out: Path) -> None:
+    write_ledger(ledger, out / LEDGER_FILE)
+    _write(out / FUNNEL_FILE, json.dumps({"all": ledger.funnel(), **_funnels(ledger)}, indent=1))
 
 
 def _chosen(layout: Layout, ledger: Ledger) -> tuple[Chosen, Archive]:

@@ -36,6 +36,22 @@ class BalanceSettings:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class BalanceOSettings(BalanceSettings):
+    """How a set like ImageNet-O is balanced, over the classes that its pictures are taken for.
+
+    by        the column that holds a picture's class; "wnid": what is thought to be on it.
+    at_least  classes with fewer candidates than this are dropped whole, before anything else.
+    at_most   pictures of a class; None: no limit.
+    total     pictures of the set, taken from all classes in turn; None: no limit. Published ImageNet-O has 2,000, after
+              human review.
+    order     which pictures of a class come first: "seeded", a draw by the row's id; or a numeric column, smallest
+              first, "-column" for largest first: "-confidence" takes what the filter is surest of.
+    """
+
+    by: str = "confused_with"
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     position: int
@@ -109,3 +125,4 @@ def _draw(seed: int, key: str) -> str:
 
 
 BALANCE = Stage("balance", "limit the pictures of each class and of the set", BalanceSettings, _start)
+BALANCE_O = Stage("balance", "limit the pictures of each predicted class and of the set", BalanceOSettings, _start)

@@ -19,6 +19,7 @@ from .ledger import KEEP, REASON, ROW_ID
 from .pool import open_pool, pool_bytes
 from .pool_base import Entry, LostPictureError
 from .pool_labels import NONE, Sidecar, label_reader, labels_of, read_label_map, read_sidecar, wnid_of
+from .pool_place import below, remember_place
 from .stage import Source, Stage, StageError, Work, row_id
 
 NO_LABEL = "no label"
@@ -92,6 +93,7 @@ def start_collect(settings: CollectSettings, work: Work) -> Source:
         image_column=settings.image_column,
         follow_links=settings.follow_links,
     )
+    remember_place(work.out, pool.root)
     if settings.min_side < 0:
         raise StageError(f"expected min_side of 0 or more pixels, got {settings.min_side}")
     read_label, labelled_by = label_reader(settings.label_by)
@@ -106,7 +108,7 @@ def start_collect(settings: CollectSettings, work: Work) -> Source:
         return said | _provenance(settings, columns)
 
     def make(part: int) -> pa.Table:
-        rows = [_row(entry, settings, described) for entry in pool.entries(part)]
+        rows = [_row(entry, settings, described, pool.root) for entry in pool.entries(part)]
         return pa.Table.from_pylist(rows, schema=SCHEMA)
 
     files = {"sidecar": _hash(sidecar), "label_file": _hash(labelled_by), "label_map": map_hash}
@@ -126,7 +128,9 @@ def _provenance(settings: CollectSettings, columns: Mapping[str, str]) -> dict[s
     return found
 
 
-def _row(entry: Entry, settings: CollectSettings, described: Callable[[Entry], dict[str, Any]]) -> dict[str, Any]:
+def _row(
+    entry: Entry, settings: CollectSettings, described: Callable[[Entry], dict[str, Any]], root: str | None
+) -> dict[str, Any]:
     content, reason, detail = None, entry.trouble, None
     if reason is None:
         try:
@@ -148,7 +152,7 @@ def _row(entry: Entry, settings: CollectSettings, described: Callable[[Entry], d
         # by content and name, not by place: a pool that moved has the same rows
         ROW_ID: row_id({"name": entry.name, "image_sha256": sha256}),
         "name": entry.name,
-        "source": entry.source or None,
+        "source": below(entry.source, root) or None,
         "offset": entry.offset,
         "length": entry.length,
         "image_sha256": sha256,

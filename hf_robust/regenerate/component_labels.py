@@ -54,7 +54,8 @@ def make_labelling(folder: Path, sheets: Path, settings: LabellingSettings) -> R
     )  # fmt: skip
     about = {"models": sorted({sheet.model for sheet in listed}), "settings": asdict(settings)}
     rule = Rule(settings.workers, min(2, settings.workers))
-    write_facts(review, rule, Thresholds(), about=about, components=places)
+    thresholds = Thresholds(fewest_of_a_kind=1)  # there are few sheets: most people do one task, with one of a kind
+    write_facts(review, rule, thresholds, about=about, components=places)
     return review
 
 

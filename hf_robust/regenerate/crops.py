@@ -6,7 +6,6 @@ numbers do not depend on how many processes share the work.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from ..models import ImageClassifier, ModelError, Preprocessing, load_model, tra
 from ..models.preprocessing import plain_repr
 from ..predictions.plan import Plan
 from ..runner import RunOptions, World, make_plan, prepare
+from ..runner.workers import cores
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,6 @@ Mode = Literal["paper", "model"]
 Kind = Literal["ten", "one"]
 Said = Mapping[str, NDArray[np.float32]] | PictureError
 _RULES = {"paper": PAPER, "model": MODEL}
-_LONGEST = 100  # times as long as wide: resizing the short side would make a picture too large for memory
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def look_at(viewer: Viewer, pictures: Iterable[bytes]) -> Iterator[Said]:
     What it says is output name -> float32 (V, …), V the views of the picture. Pictures are read as they are needed.
     """
     waiting = iter(pictures)
-    with ThreadPoolExecutor(1 if viewer.plan.device == "cpu" else min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(1 if viewer.plan.device == "cpu" else min(8, cores())) as pool:
 
         def begin() -> list[Future[torch.Tensor | PictureError]]:
             return [pool.submit(_inputs, viewer, data) for data in islice(waiting, viewer.pictures_at_once)]
@@ -143,10 +142,7 @@ def _answers(viewer: Viewer, batch: Sequence[torch.Tensor | PictureError]) -> It
 
 def _inputs(viewer: Viewer, data: bytes) -> torch.Tensor | PictureError:
     try:
-        picture = decode(data)
-        if max(picture.size) > _LONGEST * min(picture.size):
-            raise PictureError(f"{picture.width} x {picture.height} pixels, more than {_LONGEST} times as long as wide")
-        return viewer.views(picture)
+        return viewer.views(decode(data))
     except PictureError as error:
         return error
     except Exception as error:  # a transform may be anybody's code

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from .fingerprint import EMBEDDING, HASH, MIRRORED
 from .hash_index import packed
 from .ledger import KEEP, REASON, ROW_ID, Ledger
 from .references import SHA256, Reference, embeddings_of, fingerprinted, open_reference
+from .row_file import RowFile, TextFile
 from .stage import Stage, StageError, Whole, Work
-from .twins import Marks, Twin, find_twins
+from .twins import KINDS, Marks, Twins, find_twins
 
 IN_POOL, IN_REFERENCE = "duplicate in the pool", "in the reference set"
 
@@ -49,46 +50,56 @@ def start_duplicates(settings: DuplicatesSettings, work: Work) -> Whole:
         )
 
     def make(ledger: Ledger) -> Iterator[pa.Table]:
-        with tempfile.TemporaryDirectory(dir=work.out) as scratch:
-            marks, ids = _marks(ledger, references, Path(scratch), side * side // 16)
-            twins = find_twins(marks, hash_bits=settings.hash_bits, cosine=settings.cosine)
-            found = {ids[row]: (twin, ids[twin.row], twin.row < marks.fixed) for row, twin in twins.items()}
-        yield from (_table(rows, found) for rows in ledger.tables(()))
+        with ExitStack() as stack:
+            pictures = _pictures(ledger, references, work.out, stack, side * side // 16)
+            twins = find_twins(pictures.marks, hash_bits=settings.hash_bits, cosine=settings.cosine, folder=work.out)
+            done = 0
+            for rows in ledger.tables(()):
+                kept = np.array(rows[KEEP].to_pylist(), bool)
+                own = pictures.ranks[done : done + int(kept.sum())]
+                done += len(own)
+                yield _table(rows, kept, twins, twins.places(own), pictures)
 
     return Whole({"references": [reference.facts for reference in references]}, make)
 
 
-def _marks(ledger: Ledger, references: Sequence[Reference], scratch: Path, words: int) -> tuple[Marks, list[str]]:
-    """The marks of references and kept rows, larger pictures first, and their ids.
+@dataclass(frozen=True)
+class _Pictures:
+    """References and kept rows in order of preference: their marks and names, and where each kept row stands."""
 
-    words  16-bit words of a hash. Embeddings go to a file in `scratch`, of which only what is compared is in memory.
+    marks: Marks
+    names: TextFile
+    ranks: NDArray[np.int64]
+
+
+def _pictures(ledger: Ledger, references: Sequence[Reference], folder: Path, stack: ExitStack, words: int) -> _Pictures:
+    """Everything but the ranks goes to files without a name in `folder`, until the stack is closed.
+
+    words  16-bit words of a hash.
     """
     fixed = sum(reference.rows for reference in references)
     ranks = fixed + _preference(ledger)
-    total = fixed + len(ranks)
-    ids: list[str] = [""] * total
-    sha256 = np.zeros(total, "S32")
-    hashes, mirrored = [np.zeros((0, words), np.uint16)], [np.zeros((0, words), np.uint16)]
-    places, done = [np.zeros(0, np.int64)], 0
-    vectors: NDArray[np.float16] | None = None
-    for table, names in _tables(ledger, references):
+    total, done = fixed + len(ranks), 0
+
+    def of(width: int | None, dtype: DTypeLike) -> RowFile:
+        return stack.enter_context(closing(RowFile(total, width, dtype, folder)))
+
+    sha256, hashes, mirrored = of(None, "S32"), of(words, np.uint16), of(words, np.uint16)
+    names = stack.enter_context(closing(TextFile(total, folder)))
+    vectors: RowFile | None = None
+    for table, texts in _tables(ledger, references):
         rows = np.arange(done, done + len(table))
         rows = rows if done < fixed else ranks[rows - fixed]
         done += len(table)
-        for row, name in zip(rows.tolist(), names, strict=True):
-            ids[row] = name
-        sha256[rows] = [bytes.fromhex(text) for text in table[SHA256].to_pylist()]
-        hashes.append(packed(table[HASH].to_pylist()))
-        mirrored.append(packed(table[MIRRORED].to_pylist()))
-        places.append(rows)
+        names.put(rows, texts)
+        sha256.put(rows, np.array([bytes.fromhex(text) for text in table[SHA256].to_pylist()], "S32"))
+        hashes.put(rows, packed(table[HASH].to_pylist()))
+        mirrored.put(rows, packed(table[MIRRORED].to_pylist()))
         if EMBEDDING in table.column_names:
             found = embeddings_of(table)
-            if vectors is None:
-                vectors = np.memmap(scratch / "embeddings", np.float16, "w+", shape=(total, found.shape[1]))
-            vectors[rows] = found
-    order = np.argsort(np.concatenate(places), kind="stable")
-    one, other = np.concatenate(hashes)[order], np.concatenate(mirrored)[order]
-    return Marks(sha256, one, other, vectors, fixed), ids
+            vectors = vectors or of(found.shape[1], np.float16)
+            vectors.put(rows, found)
+    return _Pictures(Marks(sha256, hashes, mirrored, vectors, fixed), names, ranks)
 
 
 def _tables(ledger: Ledger, references: Sequence[Reference]) -> Iterator[tuple[pa.Table, list[str]]]:
@@ -107,29 +118,44 @@ def _tables(ledger: Ledger, references: Sequence[Reference]) -> Iterator[tuple[p
 def _preference(ledger: Ledger) -> NDArray[np.int64]:
     """The rank of each kept row, in ledger order: the picture with more pixels first, then by row id."""
     columns = ("width", "height") if {"width", "height"} <= set(ledger.columns) else ()
-    pixels, ids = [np.zeros(0, np.int64)], [np.zeros(0, "S32")]
+    pixels, ids, count = np.zeros(ledger.rows, np.int64), np.zeros(ledger.rows, np.uint64), 0
     for table in ledger.tables(columns):
         kept = table.filter(table[KEEP])
-        sides = [np.array(kept[name].to_pylist(), np.int64) for name in columns]
-        pixels.append(sides[0] * sides[1] if sides else np.zeros(len(kept), np.int64))
-        ids.append(np.array(kept[ROW_ID].to_pylist(), "S32"))
-    order = np.lexsort((np.concatenate(ids), -np.concatenate(pixels)))
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
+        rows = slice(count, count + len(kept))
+        count += len(kept)
+        if columns:
+            width, height = (np.array(kept[name].to_pylist(), np.int64) for name in columns)
+            pixels[rows] = -width * height
+        # the first 16 digits of an id are no other row's: the first stage sees to it
+        ids[rows] = [int(key[:16], 16) for key in kept[ROW_ID].to_pylist()]
+    order = np.lexsort((ids[:count], pixels[:count]))
+    ranks = np.empty(count, np.int64)
+    ranks[order] = np.arange(count)
     return ranks
 
 
-def _table(rows: pa.Table, twins: Mapping[str, tuple[Twin, str, bool]]) -> pa.Table:
-    found = [twins.get(key) for key in rows[ROW_ID].to_pylist()]
-    kept = [twin is None if was else None for twin, was in zip(found, rows[KEEP].to_pylist(), strict=True)]
+def _table(
+    rows: pa.Table, kept: NDArray[np.bool_], twins: Twins, places: NDArray[np.int64], pictures: _Pictures
+) -> pa.Table:
+    """The columns of a part: `places` says of each kept row which record of the twins is its own, -1 for none."""
+    found: NDArray[np.int64] = np.full(len(rows), -1, np.int64)
+    found[kept] = places
+    goes = found >= 0
+    records = twins.records[found[goes]]
+    names, reasons, kinds = (np.full(len(rows), None, object) for _ in range(3))
+    names[goes] = pictures.names[records["other"]]
+    reasons[goes] = np.where(records["other"] < pictures.marks.fixed, IN_REFERENCE, IN_POOL)
+    kinds[goes] = np.array(KINDS)[records["kind"]]
+    distances = np.zeros(len(rows), np.float32)
+    distances[goes] = records["distance"]
     return pa.table(
         {
             ROW_ID: rows[ROW_ID],
-            "duplicate_of": pa.array([None if t is None else t[1] for t in found], pa.string()),
-            "duplicate_kind": pa.array([None if t is None else t[0].kind for t in found], pa.string()),
-            "duplicate_distance": pa.array([None if t is None else t[0].distance for t in found], pa.float32()),
-            KEEP: pa.array(kept, pa.bool_()),
-            REASON: pa.array([None if t is None else IN_REFERENCE if t[2] else IN_POOL for t in found], pa.string()),
+            "duplicate_of": pa.array(names, pa.string()),
+            "duplicate_kind": pa.array(kinds, pa.string()),
+            "duplicate_distance": pa.array(distances, pa.float32(), mask=~goes),
+            KEEP: pa.array(~goes, pa.bool_(), mask=~kept),
+            REASON: pa.array(reasons, pa.string()),
         }
     )
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
+
+from .row_file import RowFile, Rows
 
 _DIRECTIONS = 128
 _SAMPLE = 4096
 _SLACK = 1e-3  # of a squared distance, in float32 products of 130 numbers
-_BASE_ROWS = 1 << 14  # rows compared with a block at a time: the memory of a search
+_AT_ONCE = 1 << 11  # rows compared with a block, or read, at a time: the memory of a search
+_READ = 1 << 8
 _MANY = 0.005
 
 
@@ -19,56 +24,88 @@ class EmbeddingIndex:
     are too far apart in the 128 directions of largest variance are left out at once, and only what remains is compared
     in full, in float64. The result does not depend on the directions, the device or the block.
 
-    vectors  float16 (N, D), an array or a memory map; rows of length 1 up to rounding.
-    N vectors take 520 N bytes of memory beside the map; the time grows with N², 130 products a pair.
+    vectors  float16 (N, D), rows of length 1 up to rounding, an array or a file: it is read in blocks.
+    N vectors take 520 N bytes of disk beside it, and the memory of a few D x D matrices; the time grows with N², 130
+    products a pair.
     """
 
-    def __init__(self, vectors: NDArray[np.float16], threshold: float) -> None:
+    def __init__(self, vectors: Rows, threshold: float, folder: Path | None = None) -> None:
+        """folder: where the file without a name lies, until `close`; None for that of the system."""
         if not -1 < threshold <= 1:
             raise ValueError(f"expected a cosine threshold above -1 and at most 1, got {threshold}")
         self._vectors, self._threshold = vectors, threshold
-        directions = _directions(_unit(vectors[:_SAMPLE]))
-        projected = np.empty((len(vectors), directions.shape[1]), np.float32)
-        for start in range(0, len(vectors), _SAMPLE):
-            block = slice(start, start + _SAMPLE)
-            projected[block] = _unit(vectors[block]) @ directions
-        squares = np.einsum("ij,ij->i", projected, projected)[:, None]
-        ones = np.ones_like(squares)
+        directions = _directions(vectors)
         # one product gives |a - b|² = -2ab + 1 |b|² + |a|² 1: no second pass over the large matrix
-        self._base = np.concatenate([projected, squares, ones], axis=1)
+        self._base = RowFile(len(vectors), directions.shape[1] + 2, np.float32, folder)
+        for start in range(0, len(vectors), _READ):
+            projected = (_unit(vectors[start : start + _READ]) @ directions).astype(np.float32)
+            squares = np.einsum("ij,ij->i", projected, projected)[:, None]
+            base = np.concatenate([projected, squares, np.ones_like(squares)], axis=1)
+            self._base.put(np.arange(start, start + len(base)), base)
 
-    def search(
-        self, start: int, end: int, wanted: NDArray[np.bool_]
+    def close(self) -> None:
+        """Free the disk."""
+        self._base.close()
+
+    def nearest(self, start: int, end: int, wanted: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """For each row in [start, end) the most similar wanted row before `start`, and one minus their cosine.
+
+        -1 and infinity where none reaches the threshold; of equally similar ones the first counts.
+        wanted: bool (N,).
+        """
+        found, distance = np.full(end - start, -1, np.int64), np.full(end - start, np.inf)
+        queries = self._queries(start, end)
+        for first in range(0, start, _AT_ONCE):
+            last = min(start, first + _AT_ONCE)
+            rows, others, apart = self._similar(queries, start, first, wanted[first:last])
+            order = np.lexsort((others, apart, rows))
+            places, leading = np.unique(rows[order] - start, return_index=True)
+            best = order[leading]
+            nearer = apart[best] < distance[places]
+            found[places[nearer]], distance[places[nearer]] = others[best[nearer]], apart[best[nearer]]
+        return found, distance
+
+    def within(self, start: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Row, earlier row and one minus the cosine of every similar pair of rows in [start, end), sorted."""
+        rows, others, apart = self._similar(self._queries(start, end), start, start, np.ones(end - start, bool))
+        earlier = others < rows
+        return rows[earlier], others[earlier], apart[earlier]
+
+    def _queries(self, start: int, end: int) -> NDArray[np.float32]:
+        own: NDArray[np.float32] = self._base[start:end]
+        return np.concatenate([-2 * own[:, :-2], own[:, -1:], own[:, -2:-1]], axis=1)
+
+    def _similar(
+        self, queries: NDArray[np.float32], start: int, first: int, wanted: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Row, earlier row and cosine of every pair of a row in [start, end) with a wanted row before it, sorted."""
-        pairs = [self._near(start, end, first, min(end, first + _BASE_ROWS)) for first in range(0, end, _BASE_ROWS)]
-        rows = np.concatenate([row for row, _ in pairs])
-        others = np.concatenate([other for _, other in pairs])
-        possible = (others < rows) & wanted[others]
-        rows, others = rows[possible], others[possible]
-        cosines = self._cosines(rows, others)
-        near = cosines >= self._threshold
-        order = np.lexsort((others[near], rows[near]))
-        return rows[near][order], others[near][order], cosines[near][order]
+        """Row, wanted row and one minus the cosine of the similar pairs of rows from `start` on and from `first` on.
 
-    def _near(self, start: int, end: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Pairs of rows in [start, end) and [first, last) that may reach the threshold: all that do, and few others."""
-        limit = np.float32(2 - 2 * self._threshold + _SLACK)
-        own = self._base[start:end]
-        queries = np.concatenate([-2 * own[:, :-2], own[:, -1:], own[:, -2:-1]], axis=1)
-        close = queries @ self._base[first:last].T <= limit
+        In float32 first, which finds all that reach the threshold and few others, then in float64.
+        """
+        last = first + len(wanted)
+        close = queries @ self._base[first:last].T <= np.float32(2 - 2 * self._threshold + _SLACK)
+        close &= wanted
+        if not close.any():
+            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+        own, candidates = self._vectors[start : start + len(queries)], np.flatnonzero(close.any(axis=0))
+        near = self._vectors[first:last][candidates]
+        close = close[:, candidates]
         if np.count_nonzero(close) > _MANY * close.size:  # vectors that a few directions do not tell apart
-            one, other = (_unit(self._vectors[a:b]).astype(np.float32) for a, b in ((start, end), (first, last)))
-            close = one @ other.T >= self._threshold - _SLACK
-        row, earlier = np.nonzero(close)
-        return row + start, earlier + first
+            close &= _unit32(own) @ _unit32(near).T >= self._threshold - _SLACK
+        rows, others = np.nonzero(close)
+        cosines = _cosines(own, near, rows, others)
+        reached = cosines >= self._threshold
+        return rows[reached] + start, candidates[others[reached]] + first, 1.0 - cosines[reached]
 
-    def _cosines(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.float64]:
-        found = np.empty(len(rows), np.float64)
-        for start in range(0, len(rows), _SAMPLE):
-            block = slice(start, start + _SAMPLE)
-            found[block] = np.einsum("ij,ij->i", _unit(self._vectors[rows[block]]), _unit(self._vectors[others[block]]))
-        return found
+
+def _cosines(
+    one: NDArray[np.float16], other: NDArray[np.float16], rows: NDArray[np.int64], others: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    found = np.empty(len(rows), np.float64)
+    for start in range(0, len(rows), _READ):
+        block = slice(start, start + _READ)
+        found[block] = np.einsum("ij,ij->i", _unit(one[rows[block]]), _unit(other[others[block]]))
+    return found
 
 
 def _unit(vectors: NDArray[np.float16]) -> NDArray[np.float64]:
@@ -77,9 +114,21 @@ def _unit(vectors: NDArray[np.float16]) -> NDArray[np.float64]:
     return unit
 
 
-def _directions(sample: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Orthonormal columns: the directions of largest variance of a sample, at most _DIRECTIONS."""
-    centred = sample - sample.mean(axis=0)
-    _, vectors = np.linalg.eigh(centred.T @ centred)
-    columns: NDArray[np.float64] = vectors[:, ::-1][:, :_DIRECTIONS]
+def _unit32(vectors: NDArray[np.float16]) -> NDArray[np.float32]:
+    rounded = vectors.astype(np.float32)
+    rounded /= np.linalg.norm(rounded, axis=1, keepdims=True)
+    return rounded
+
+
+def _directions(vectors: Rows) -> NDArray[np.float64]:
+    """Orthonormal columns: the directions of largest variance of the first vectors, at most _DIRECTIONS."""
+    count = min(_SAMPLE, len(vectors))
+    width = vectors[:0].shape[1]
+    total, products = np.zeros(width), np.zeros((width, width))
+    for start in range(0, count, _READ):
+        block = _unit(vectors[start : min(count, start + _READ)])
+        total += block.sum(axis=0)
+        products += block.T @ block
+    _, found = np.linalg.eigh(products - np.outer(total, total) / max(1, count))
+    columns: NDArray[np.float64] = found[:, ::-1][:, :_DIRECTIONS]
     return columns

@@ -23,7 +23,8 @@ from .ledger import KEEP, REASON, Ledger
 from .pictures import picture_columns, picture_of
 from .stage import PartWise, Stage, StageError, Work, for_kept
 
-NO_LABEL, OUTSIDE, UNREAD = "no label", "its class is outside the list", "a filter could not read it"
+NO_LABEL, NOT_1K = "no label", "its class is outside ImageNet-1k"
+OUTSIDE, UNREAD = "its class is outside the list", "a filter could not read it"
 RIGHT, LIKELY = "a filter is right", "the true class is too likely"
 RECIPE, ALL = "recipe", "all"
 
@@ -84,10 +85,11 @@ def _start(settings: FilterASettings, work: Work) -> PartWise:
         for name in settings.filters
     ]
     facts = {"classes": list(classes), "filters": [viewer.facts for viewer in viewers]}
-    columns = (*picture_columns(work.ledger), "labels")
+    known = ("wnid",) if "wnid" in work.ledger.columns else ()
+    columns = (*picture_columns(work.ledger), "labels", *known)
 
     def make(rows: pa.Table) -> pa.Table:
-        return for_kept(rows, lambda kept: _columns(verdicts(kept.to_pylist(), viewers, classes, settings)))
+        return for_kept(rows, lambda kept: _columns(verdicts(kept.to_pylist(), viewers, classes, settings, work.out)))
 
     return PartWise(facts, make, columns)
 
@@ -132,19 +134,23 @@ def _in_file(path: Path) -> tuple[int, ...]:
 
 
 def verdicts(
-    rows: Sequence[Mapping[str, Any]], viewers: Sequence[Viewer], classes: Sequence[int], settings: FilterASettings
+    rows: Sequence[Mapping[str, Any]],
+    viewers: Sequence[Viewer],
+    classes: Sequence[int],
+    settings: FilterASettings,
+    out: Path,
 ) -> list[Verdict]:
-    """A verdict for each row, which has `labels` and its picture.
+    """A verdict for each row, which has `labels`, its picture and, where a pool says so, `wnid`.
 
     A filter is asked only about pictures that no filter before it dropped: the first one decides most of them.
     """
     column = {index: place for place, index in enumerate(classes)}
     own = [[column[k] for k in row["labels"] or () if k in column] for row in rows]
-    found = [Verdict(_without_class(row["labels"] or (), places)) for row, places in zip(rows, own, strict=True)]
+    found = [Verdict(_without_class(row, places)) for row, places in zip(rows, own, strict=True)]
     names = [imagenet_1k_names()[index] for index in classes]
     for viewer in viewers:
         left = [i for i, verdict in enumerate(found) if verdict.reason is None]
-        for i, said in zip(left, look_at(viewer, (picture_of(rows[i]) for i in left)), strict=True):
+        for i, said in zip(left, look_at(viewer, (picture_of(rows[i], out) for i in left)), strict=True):
             if isinstance(said, PictureError):
                 found[i].reason, found[i].error = UNREAD, str(said)
             else:
@@ -152,10 +158,12 @@ def verdicts(
     return found
 
 
-def _without_class(labels: Sequence[int], places: Sequence[int]) -> str | None:
+def _without_class(row: Mapping[str, Any], places: Sequence[int]) -> str | None:
     if places:
         return None
-    return OUTSIDE if labels else NO_LABEL
+    if row["labels"]:
+        return OUTSIDE
+    return NOT_1K if row.get("wnid") else NO_LABEL
 
 
 def _judge(verdict: Verdict, logits: Any, own: Sequence[int], names: Sequence[str], max_probability: float) -> None:

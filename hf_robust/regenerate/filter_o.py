@@ -79,7 +79,9 @@ def _start(settings: FilterOSettings, work: Work) -> PartWise:
     columns = (*picture_columns(work.ledger), "wnid")
 
     def make(rows: pa.Table) -> pa.Table:
-        return for_kept(rows, lambda kept: _columns(kept.to_pylist(), viewer, refuse, settings.min_confidence))
+        return for_kept(
+            rows, lambda kept: _columns(kept.to_pylist(), viewer, refuse, settings.min_confidence, work.out)
+        )
 
     return PartWise({"filter": viewer.facts, **identity}, make, columns)
 
@@ -147,11 +149,12 @@ def _columns(
     viewer: Viewer,
     refuse: Callable[[str | None], str | None],
     min_confidence: float,
+    out: Path,
 ) -> dict[str, pa.Array]:
     found: list[dict[str, Any]] = [{REASON: refuse(row["wnid"])} for row in rows]
     left = [i for i, row in enumerate(found) if row[REASON] is None]
     everything = range(len(imagenet_1k()))
-    for i, said in zip(left, look_at(viewer, (picture_of(rows[i]) for i in left)), strict=True):
+    for i, said in zip(left, look_at(viewer, (picture_of(rows[i], out) for i in left)), strict=True):
         if isinstance(said, PictureError):
             found[i] = {REASON: UNREAD, "filter_error": str(said)}
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,19 +46,21 @@ def start_fingerprint(settings: FingerprintSettings, work: Work) -> PartWise:
     embed = None if settings.embedding is None else embedder(settings.embedding, settings.micro_batch, work)
 
     def make(rows: pa.Table) -> pa.Table:
-        return for_kept(rows, lambda kept: _columns(kept, settings, embed))
+        return for_kept(rows, lambda kept: _columns(kept, settings, embed, work.out))
 
     facts = {} if embed is None else {"weights": embed.weights, "device": embed.device}
     return PartWise(facts, make, picture_columns(work.ledger))
 
 
-def _columns(kept: pa.Table, settings: FingerprintSettings, embed: Embedder | None) -> Mapping[str, pa.Array]:
+def _columns(
+    kept: pa.Table, settings: FingerprintSettings, embed: Embedder | None, out: Path
+) -> Mapping[str, pa.Array]:
     hashes: list[str] = []
     mirrored: list[str] = []
     vectors: list[NDArray[np.float16]] = []
     rows = kept.to_pylist()
     for start in range(0, len(rows), settings.micro_batch):
-        pictures = [_decoded(row) for row in rows[start : start + settings.micro_batch]]
+        pictures = [_decoded(row, out) for row in rows[start : start + settings.micro_batch]]
         both = [perceptual_hashes(picture, settings.hash_side) for picture in pictures]
         hashes += [one for one, _ in both]
         mirrored += [other for _, other in both]
@@ -67,9 +70,9 @@ def _columns(kept: pa.Table, settings: FingerprintSettings, embed: Embedder | No
     return columns if embed is None else {**columns, EMBEDDING: pa.array(vectors, pa.list_(pa.float16()))}
 
 
-def _decoded(row: Mapping[str, Any]) -> Image:
+def _decoded(row: Mapping[str, Any], out: Path) -> Image:
     try:
-        return decode(picture_of(row))
+        return decode(picture_of(row, out))
     except (OSError, PictureError) as error:  # it could be read when it was collected
         raise StageError(
             f"expected the picture of row {row[ROW_ID]} as it was when it was collected, got {error}: is the pool "

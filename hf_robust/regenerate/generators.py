@@ -215,7 +215,7 @@ def _download(settings: GenerateSettings, lock: Path | None) -> Path:
     if settings.model.count("/") != 1 or settings.model.startswith((".", "/", "~")):
         raise StageError(f"expected a repository on the Hub (owner/name) or a folder, got {settings.model!r}")
     waiting = nullcontext() if lock is None else FileLock(lock)
-    with waiting, _errors(settings.model), _no_bars():
+    with waiting, _errors(settings.model), _no_bars(), _without_notes():
         return Path(DiffusionPipeline.download(settings.model, revision=settings.revision, use_safetensors=True))
 
 
@@ -262,7 +262,8 @@ def _errors(name: str) -> Iterator[None]:
         with library_errors(name):
             yield
     except ModelError as error:
-        raise StageError(f"stage 'generate' cannot load {error}") from error
+        said = str(error).partition(f" ({type(error.__cause__).__name__}: ")[0]  # without the library's own words
+        raise StageError(f"stage 'generate' cannot load {said}") from error
 
 
 @contextmanager
@@ -279,3 +280,16 @@ def _no_bars() -> Iterator[None]:
     finally:
         for log in shown:
             log.enable_progress_bar()
+
+
+@contextmanager
+def _without_notes() -> Iterator[None]:
+    """Without the Hub the library tells of its retry; whether it helped is in what comes out."""
+    from diffusers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

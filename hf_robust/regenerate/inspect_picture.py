@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..data import PictureError, decode
+from ..builders.base import FORMATS
+from ..data import STILL_WITH_FRAMES, PictureError, decode
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -18,7 +19,6 @@ UNREADABLE, BOMB, ANIMATED = "unreadable", "decompression bomb", "animated"
 TOO_SMALL, BLANK, DEEP = "too small", "blank", "more than 8 bits a channel"
 _ORIENTATION = 0x0112
 _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-_STILL_WITH_FRAMES = ("MPO",)  # a photo of some cameras, with a preview or the other eye's view behind it
 _THUMBNAIL = 32
 _BLANK_DEVIATION = 1.0  # grey levels of a thumbnail; the dullest of 400 photos has 4.8
 
@@ -56,7 +56,7 @@ def _inspected(content: bytes, min_side: int) -> Inspected:
     from PIL import UnidentifiedImageError
 
     try:
-        with Pillow.open(io.BytesIO(content)) as image:
+        with Pillow.open(io.BytesIO(content), formats=FORMATS) as image:
             found = _header(image)
             trouble = _trouble(image, min_side)
     except Pillow.DecompressionBombError as error:
@@ -93,7 +93,7 @@ def _trouble(image: Image, min_side: int) -> str | None:
         return BOMB
     if min(image.size) < min_side:
         return TOO_SMALL
-    if getattr(image, "n_frames", 1) > 1 and image.format not in _STILL_WITH_FRAMES:
+    if getattr(image, "n_frames", 1) > 1 and image.format not in STILL_WITH_FRAMES:
         return ANIMATED
     return DEEP if image.mode in _DEEP_MODES else None
 

@@ -7,7 +7,7 @@ choose among the categories of ImageNet-D, classifiers among the 1,000 classes, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ import pyarrow as pa
 from .. import labels
 from ..benchmarks.spec import Benchmark
 from ..metrics import hits
-from ..predictions.plan import read_json
-from ..runner import RunOptions
+from ..models import load_model
+from ..predictions.plan import PLAN_FILE, DamagedError, canonical, read_json
+from ..runner import RunOptions, make_plan
 from .candidates import candidate_rows, forward, imagenet_d, is_zero_shot, said, softmax_top
 from .generators import DTYPES
 from .ledger import KEEP, REASON, ROW_ID, Ledger
-from .stage import Stage, StageError, Whole, Work
+from .stage import STAGE_FILE, Stage, StageError, Whole, Work, finished
 
 VOTES, FAILURES = "votes", "failures"
 SURROGATE, TARGET = "surrogate", "target"
@@ -58,18 +59,24 @@ def _start(settings: MineSettings, work: Work) -> Whole:
     options = RunOptions(on_error="record", micro_batch=settings.batch_size, dtype=settings.dtype)
     names = (*settings.surrogates, *settings.targets)
     judge = imagenet_d()
-    folders = forward(names, rows, work, options=options, zero_shot=judge)
-    facts = {name: _identity(folder, is_zero_shot(folder)) for name, folder in folders.items()}
+
+    def run() -> dict[str, Path]:
+        return forward(names, rows, work, options=options, zero_shot=judge)
+
+    models = _of_finished(settings, names, options, work)
+    folders = run() if models is None else None
+    if folders is not None:
+        models = {name: _identity_in(folder) for name, folder in folders.items()}
 
     def make(ledger: Ledger) -> Iterator[pa.Table]:
         streams = [
             _Votes(name, SURROGATE if name in settings.surrogates else TARGET, _votes_of(folder, judge))
-            for name, folder in folders.items()
+            for name, folder in (folders or run()).items()
         ]
         for table in ledger.tables(()):
             yield _decide(table, streams, needed, len(settings.surrogates))
 
-    return Whole({"models": facts}, make)
+    return Whole({"models": models}, make)
 
 
 def _check(settings: MineSettings) -> int:
@@ -88,9 +95,36 @@ def _check(settings: MineSettings) -> int:
     return needed
 
 
-def _identity(folder: Path, zero_shot: bool) -> dict[str, Any]:
-    plan = read_json(folder.parent / "plan.json", ["weights", "prompts"])
-    return {"weights": plan["weights"], "prompts": plan["prompts"] if zero_shot else None}
+def _of_finished(
+    settings: MineSettings, names: Sequence[str], options: RunOptions, work: Work
+) -> dict[str, Any] | None:
+    """What the models are, loaded and not run, where a stage with them is finished; its predictions may be gone."""
+    earlier = _finished(settings, work)
+    if not earlier:
+        return None
+    plans = {name: make_plan(load_model(name), options, work.world.device) for name in names}
+    models = {name: {"weights": plan.weights, "prompts": plan.prompts} for name, plan in plans.items()}
+    return models if canonical(models) in earlier else None
+
+
+def _finished(settings: MineSettings, work: Work) -> set[str]:
+    """What the models were, as text, in finished stages of these settings after these candidates."""
+    found = set()
+    for folder in work.out.glob(f"{len(work.ledger.stages) + 1}-{MINE.name}-*"):
+        try:
+            record = read_json(folder / STAGE_FILE, ["settings", "before", "facts"])
+        except DamagedError:
+            continue
+        same = canonical(record["settings"]) == canonical(asdict(settings)) and record["before"] == work.ledger.key
+        complete = finished(folder) and sum(1 for _ in folder.glob("part-*.parquet")) == work.ledger.parts
+        if same and complete and isinstance(record["facts"], dict):
+            found.add(canonical(record["facts"].get("models")))
+    return found
+
+
+def _identity_in(folder: Path) -> dict[str, Any]:
+    plan = read_json(folder.parent / PLAN_FILE, ["weights", "prompts"])
+    return {"weights": plan["weights"], "prompts": plan["prompts"]}
 
 
 @dataclass

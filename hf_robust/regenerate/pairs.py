@@ -123,16 +123,26 @@ def _check_template(template: str, where: str) -> None:
 
 def _csv(path: str, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     reader = csv.DictReader(_lines(path))
-    missing = [name for name in columns if name not in (reader.fieldnames or ())]
+    missing = [name for name in columns if name not in _header(reader, path)]
     if missing:
         raise StageError(f"expected the columns {', '.join(columns)} in {path}, got none called {missing[0]!r}")
-    rows = [(reader.line_num, row) for row in reader if any(row.values())]
+    try:
+        rows = [(reader.line_num, row) for row in reader if any(row.values())]
+    except csv.Error as error:
+        raise StageError(f"expected a CSV in {path}, got {error} in line {reader.line_num}") from error
     for number, row in rows:
         if any(row[name] is None for name in columns) or None in row:
             raise StageError(f"expected {len(reader.fieldnames or ())} fields in line {number} of {path}, got others")
     if not rows:
         raise StageError(f"expected lines below the header of {path}, got none")
     return rows
+
+
+def _header(reader: csv.DictReader[str], path: str) -> Sequence[str]:
+    try:
+        return reader.fieldnames or ()
+    except csv.Error as error:
+        raise StageError(f"expected a CSV in {path}, got {error} in line 1") from error
 
 
 def _lines(path: str) -> list[str]:

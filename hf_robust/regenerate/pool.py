@@ -1,6 +1,7 @@
 """A pool of candidate pictures: a folder, tar or Parquet shards, a data set of the Hub, a built data set.
 
-Pictures stay where they are; a row names the place of its bytes by three values, which `pool_bytes` reads:
+Pictures stay where they are; a row names the place of its bytes by three values, which `pool_bytes` reads, paths being
+kept as those below the pool's folder (see `pool_place`):
 
     source               offset     length
     PATH                 none       none      a file
@@ -77,16 +78,16 @@ def open_pool(text: str, work: Work, *, part_rows: int, image_column: str, follo
         return _open_built(text.removeprefix(BUILT), part_rows)
     if text.startswith(HUB):
         commit, files = hub_shards(text)
-        shards, origin = [Shard(*file) for file in files], f"{text} at {commit}"
+        shards, place = [Shard(*file) for file in files], {"origin": f"{text} at {commit}"}
     else:
         path = Path(os.path.expanduser(text)).resolve()
-        shards, origin = _shards(path), str(path)
+        shards, place = _shards(path), {"root": str(path if path.is_dir() else path.parent)}
         if not shards and path.is_dir():
             pool = open_folder(path, part_rows=part_rows, follow_links=follow_links)
             return _not_empty(pool, text)
     if not shards:
         raise StageError(f"expected a folder, *.tar or *.parquet, got nothing at {text}: check the path")
-    return _not_empty(open_shards(shards, origin, work, part_rows=part_rows, image_column=image_column), text)
+    return _not_empty(open_shards(shards, work, part_rows=part_rows, image_column=image_column, **place), text)
 
 
 def _not_empty(pool: Pool, text: str) -> Pool:

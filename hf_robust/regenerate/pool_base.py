@@ -48,14 +48,16 @@ class Entry:
 class Pool:
     """A pool, cut into fixed parts.
 
-    facts    what decides the entries, as JSON.
+    facts    what decides the entries, as JSON; not where it lies on this machine, since it may be moved.
     rows_of  entries of each part.
     entries  part -> its entries, in order.
+    root     the folder below which the entries lie; None for a pool that is no folder of this machine.
     """
 
     facts: Mapping[str, Any]
     rows_of: Sequence[int]
     entries: Callable[[int], Iterator[Entry]]
+    root: str | None = None
 
 
 def cut_evenly(rows: int, part_rows: int) -> list[int]:
@@ -73,6 +75,11 @@ def fingerprint_of(files: Iterable[tuple[str, int]]) -> str:
     for name, size in files:
         digest.update(canonical([name, size]).encode() + b"\n")
     return digest.hexdigest()
+
+
+def storable(text: str) -> str:
+    """A text that can be stored; half a pair of UTF-16, which JSON may hold, is written as \\ud…."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def as_text(name: str) -> str:

@@ -24,8 +24,8 @@ def open_folder(root: Path, *, part_rows: int, follow_links: bool) -> Pool:
         for name, size in files[starts[index] : starts[index + 1]]:
             yield _entry(root, name, size, follow_links=follow_links)
 
-    facts = {"kind": "folder", "place": str(root), "files": fingerprint_of((as_text(n), s) for n, s in files)}
-    return Pool(facts, cut_evenly(len(files), part_rows), entries)
+    facts = {"kind": "folder", "files": fingerprint_of((as_text(n), s) for n, s in files)}
+    return Pool(facts, cut_evenly(len(files), part_rows), entries, str(root))
 
 
 def _files(root: Path) -> Iterator[tuple[str, int]]:

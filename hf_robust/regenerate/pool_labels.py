@@ -38,18 +38,19 @@ def read_sidecar(path: Path, key: str = FILE_NAME) -> Sidecar:
     try:
         content = path.read_bytes()
         lines = content.decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        reader = csv.reader(lines)
+        table = [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise StageError(f"expected a CSV in UTF-8 at {path}, got {error}") from error
-    reader = csv.reader(lines)
-    columns = tuple(next(reader, ()))
+    columns = tuple(table[0][1]) if table else ()
     if key not in columns:
         raise StageError(f"expected a column {key!r} in {path}, got the columns {', '.join(columns) or 'none'}")
     place = columns.index(key)
     rows: dict[str, tuple[str, ...]] = {}
-    for row in reader:
+    for number, row in table[1:]:
         if len(row) != len(columns) or rows.setdefault(row[place], tuple(row)) != tuple(row):
             raise StageError(
-                f"expected {len(columns)} values and each {key} once in {path}, got another at line {reader.line_num}"
+                f"expected {len(columns)} values and each {key} once in {path}, got another at line {number}"
             )
     return Sidecar(columns, rows, hashlib.sha256(content).hexdigest())
 

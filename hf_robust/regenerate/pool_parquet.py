@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..builders.hub import HTTP_CLIENTS
-from .pool_base import Entry, LostPictureError
+from .pool_base import Entry, LostPictureError, storable
 from .stage import StageError
 
 HUB = "hf://"
@@ -133,8 +133,9 @@ def _class_names(metadata: dict[bytes, bytes] | None) -> dict[str, list[str]]:
     """Column -> names of its classes, as `datasets` leaves them in the schema."""
     try:
         features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-        return {n: list(f["names"]) for n, f in features.items() if isinstance(f, dict) and f.get("names")}
-    except (ValueError, KeyError, TypeError, AttributeError):
+        lists = {n: f["names"] for n, f in features.items() if isinstance(f, dict) and f.get("names")}
+        return {n: [storable(str(name)) for name in names] for n, names in lists.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 

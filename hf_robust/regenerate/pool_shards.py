@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..predictions.parts import put_table, read_footer, remove_leftovers, work_list
+from ..predictions.parts import put_table, read_footer, work_list
 from ..predictions.plan import DamagedError, canonical
+from ..predictions.temporary import remove_leftovers
 from .ledger import first_line
 from .pool_base import Entry, Pool, cut_evenly, fingerprint_of
 from .pool_parquet import parquet_entries, parquet_parts
@@ -46,10 +47,13 @@ def local_shards(root: Path, paths: Sequence[Path]) -> list[Shard]:
     return [Shard(str(path), name, path.stat().st_size) for name, path in found]
 
 
-def open_shards(shards: Sequence[Shard], origin: str, work: Work, *, part_rows: int, image_column: str) -> Pool:
+def open_shards(
+    shards: Sequence[Shard], work: Work, *, part_rows: int, image_column: str, origin: str | None = None,
+    root: str | None = None,
+) -> Pool:  # fmt: skip
     """The pictures of all shards; a part never spans two shards.
 
-    origin  what `place`s and names are relative to: a folder, or a repo at a commit.
+    origin, root  what the shards' names are relative to: a repo at a commit, or a folder of this machine.
     A tar's headers have to be read once to know its members: the list is kept in the folder of the regeneration, and
     neither another process nor another start reads them again. Only two such lists are in memory at a time.
     """
@@ -83,7 +87,8 @@ def open_shards(shards: Sequence[Shard], origin: str, work: Work, *, part_rows: 
             return tar_entries(Path(shard.place), shard.name, index(number).slice(first, count))
         return parquet_entries(shard.place, shard.name, image_column, first, count)
 
-    return Pool({"kind": "shards", "place": origin, "files": mark}, [n for rows in rows_of for n in rows], entries)
+    facts = {"kind": "shards", "files": mark, **({} if origin is None else {"place": origin})}
+    return Pool(facts, [n for rows in rows_of for n in rows], entries, root)
 
 
 def _index_path(work: Work, shard: Shard, image_column: str, part_rows: int) -> Path:

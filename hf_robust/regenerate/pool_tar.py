@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..builders.archive import IMAGE_SUFFIXES, MAX_MEMBER, is_noise
-from .pool_base import CUT_SHORT, DAMAGED, NO_FILE, OUTSIDE, TOO_LARGE, Entry, as_text
+from .pool_base import CUT_SHORT, DAMAGED, NO_FILE, OUTSIDE, TOO_LARGE, Entry, as_text, storable
 from .stage import StageError
 
 _BLOCK = 512
@@ -134,4 +134,4 @@ def _json_columns(text: str) -> dict[str, str]:
     except (ValueError, RecursionError):
         return {}
     items = values.items() if isinstance(values, dict) else ()
-    return {str(k): v if isinstance(v, str) else json.dumps(v) for k, v in items if v is not None}
+    return {storable(k): storable(v) if isinstance(v, str) else json.dumps(v) for k, v in items if v is not None}

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..builders import Built
 from ..runner import Meter, World
-from .assemble import AssembleSettings, assemble
-from .balance import BALANCE
+from .assemble import AssembleSettings, assemble, check_assemble, withdraw
+from .balance import BALANCE, BALANCE_O
 from .collect import COLLECT
 from .duplicates import DUPLICATES
 from .filter import FILTER_A, mask_of
@@ -24,8 +24,8 @@ from .ledger import Ledger
 from .mine import MINE
 from .prompts import PROMPTS
 from .recipe_file import claim
-from .review import review_stage
-from .selection import SelectionEffect, SelectionSettings, before, selection_effect, selection_lines
+from .review import ReviewSettings, check_review, review_stage
+from .selection import SelectionEffect, SelectionSettings, before, check_models, selection_effect, selection_lines
 from .setting_kinds import is_of, kinds_of
 from .spurious_mining import COLLECT_OPENIMAGES, MINE_SPURIOUS
 from .stage import Settings, Stage, StageError, Work, changed, run_stage
@@ -82,7 +82,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             Recipe(
                 "imagenet-o",
                 "pictures of classes outside ImageNet-1k that a fixed model takes for one of them",
-                (*_POOL, FILTER_O, CHOOSE_CLASSES, review_stage("image-validity")),
+                (*_POOL, FILTER_O, CHOOSE_CLASSES, BALANCE_O, review_stage("image-validity")),
                 needs_pool=True,
             ),
             Recipe(
@@ -136,7 +136,7 @@ def _changed(recipe: Recipe, settings: Mapping[str, Settings], name: str, values
 def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StageError(f"expected a TOML file in {file}, got {error}") from error
 
 
@@ -147,6 +147,17 @@ def _value(text: str, kind: Any) -> Any:
         return text
     is_text = kind is not None and not is_of(value, kind) and is_of(text, kind)
     return text if is_text else value  # a name or a file may be called 2024
+
+
+def check(recipe: Recipe, settings: Mapping[str, Settings]) -> None:
+    """StageError or ValueError where a setting that only counts at the end, after people's work, cannot be meant."""
+    for stage in recipe.stages:
+        if isinstance(settings[stage.name], ReviewSettings):
+            check_review(settings[stage.name])
+    asked = settings.get(SELECTION)
+    if recipe.filtered_by is not None and asked is not None and asked.held_out:
+        check_models(settings[recipe.filtered_by].filters, asked.held_out, sample=asked.sample)
+    check_assemble(recipe.name, settings[ASSEMBLE])
 
 
 def as_toml(recipe: Recipe, settings: Mapping[str, Settings]) -> str:
@@ -187,8 +198,10 @@ def run(
 
     finished  is told the ledger after every stage, so that there is one to look at when a later stage cannot go on.
 
-    Waiting says what people have to do first. StageError where `out` holds another recipe, or a pool is missing.
+    Waiting says what people have to do first. StageError where `out` holds another recipe, or a pool is missing; errors
+    as `check`.
     """
+    check(recipe, settings)
     if recipe.needs_pool and candidates is None:
         raise StageError(
             f"expected --candidates SOURCE for {recipe.name}: a folder, tar or Parquet shards, or a Hub set"
@@ -198,7 +211,12 @@ def run(
     work = Work(out, world, meter_of(recipe.stages[0].name), None, candidates)
     for stage in recipe.stages[:last]:
         work = replace(work, meter=meter_of(stage.name))
-        work = replace(work, rows=run_stage(stage, settings[stage.name], work))
+        try:
+            work = replace(work, rows=run_stage(stage, settings[stage.name], work))
+        except StageError:
+            if world.rank == 0 and work.rows is not None and not work.rows.kept():
+                withdraw(work.rows, out)
+            raise
         if finished is not None:
             finished(work.ledger)
     return work.ledger

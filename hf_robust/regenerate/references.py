@@ -26,6 +26,7 @@ from .stage import STAGE_FILE, StageError, Work, run_stage
 SHA256, NAME = "image_sha256", "name"
 _FOLDER = "references"
 _ENDING = ".hashes.parquet"
+_BUFFER = 1 << 16  # bytes read at a time; without it a column is read whole
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Reference:
     def tables(self) -> Iterator[pa.Table]:
         """The marks of the readable pictures, in order."""
         if self.file is not None:
-            stream = pq.ParquetFile(self.file)
+            stream = pq.ParquetFile(self.file, buffer_size=_BUFFER, pre_buffer=False)
             yield from (pa.Table.from_batches([batch]) for batch in stream.iter_batches(1000))
             stream.close()
         elif self.ledger is not None:
@@ -102,7 +103,8 @@ def _open_file(path: Path, made_by: dict[str, Any]) -> Reference:
             f"expected hashes made with {name} {wanted[name]!r}, got {footer['made_by'].get(name)!r} in {path}: "
             "change the settings of 'fingerprint', or give the pictures"
         )
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return Reference({"file": digest}, int(footer["rows"]), None, path)
 
 

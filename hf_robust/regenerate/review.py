@@ -53,8 +53,9 @@ class ReviewSettings:
     images_a_task   pictures of one sitting, sentinels aside; sentinel_rate their share of a task.
     sentinels       pictures of each kind at most that are taken from the dropped candidates.
     own_sentinels   folder with positive/<what it shows>/<picture> and negative/<what it is asked about>/<picture>.
-    positive, negative, consistent, fewest_sentinels, fastest   whose answers count: least shares of sentinels passed,
-                    sentinels that must be seen, least median of seconds. The numbers are ours, none are published.
+    positive, negative, consistent, fewest_sentinels, fewest_of_a_kind, fastest   whose answers count: least shares of
+                    sentinels passed, sentinels that must be seen, and of one kind before it speaks alone, least median
+                    of seconds. The numbers are ours, none are published.
     accuracy, spammers, good   of simulated workers: chance of the right answer, share who answer at random, and share
                     of pictures that truly are good.
     """
@@ -72,6 +73,7 @@ class ReviewSettings:
     negative: float = 0.5
     consistent: float = 0.5
     fewest_sentinels: int = 3
+    fewest_of_a_kind: int = 2
     fastest: float = 0.4
     accuracy: float = 0.95
     spammers: float = 0.0
@@ -83,11 +85,9 @@ def review_stage(mode: str) -> Stage:
     """The stage with the questions of that mode."""
 
     def start(settings: ReviewSettings, work: Work) -> PartWise:
-        if settings.people not in PEOPLE:
-            raise StageError(f"expected people to be one of {', '.join(PEOPLE)}, got {settings.people!r}")
+        check_review(settings)
         if settings.people == "none":
             return PartWise({"reviewed": False}, lambda rows: rows.select([ROW_ID]), ())
-        _check(settings)
         return _start(settings, MODES[settings.mode or mode], work)
 
     return Stage(
@@ -95,8 +95,12 @@ def review_stage(mode: str) -> Stage:
     )
 
 
-def _check(settings: ReviewSettings) -> None:
-    """StageError where a setting cannot be meant."""
+def check_review(settings: ReviewSettings) -> None:
+    """StageError where a setting cannot be meant; settings that are not read without a review are not looked at."""
+    if settings.people not in PEOPLE:
+        raise StageError(f"expected people to be one of {', '.join(PEOPLE)}, got {settings.people!r}")
+    if settings.people == "none":
+        return
     known = [mode.name for mode in MODES.values() if decides(mode) and mode is not COMPONENT_LABELS]
     if settings.mode and settings.mode not in known:
         raise StageError(f"expected mode of stage 'review' to be one of {', '.join(known)}, got {settings.mode!r}")
@@ -113,6 +117,11 @@ def _check(settings: ReviewSettings) -> None:
         raise StageError(
             f"expected fewest of stage 'review' from 1 to the {settings.workers} workers, got {settings.fewest}"
         )
+    if not 0 <= settings.sentinel_rate < 1:
+        raise StageError(f"expected sentinel_rate of stage 'review' from 0 to below 1, got {settings.sentinel_rate}")
+    rule_of(settings)
+    thresholds_of(settings)
+    own_sentinels(settings.own_sentinels)
 
 
 def _start(settings: ReviewSettings, mode: Mode, work: Work) -> PartWise:
@@ -179,8 +188,9 @@ def rule_of(settings: ReviewSettings) -> Rule:
 def thresholds_of(settings: ReviewSettings) -> Thresholds:
     """Whose answers count."""
     return Thresholds(
-        settings.positive, settings.negative, settings.consistent, settings.fewest_sentinels, settings.fastest
-    )
+        settings.positive, settings.negative, settings.consistent, settings.fewest_sentinels,
+        settings.fewest_of_a_kind, settings.fastest,
+    )  # fmt: skip
 
 
 def simulated(review: Review, settings: ReviewSettings) -> list[Answer]:

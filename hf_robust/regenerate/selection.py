@@ -16,6 +16,7 @@ import numpy as np
 
 from ..data import Rows
 from ..metrics import bootstrap, hits, restrict, weighted, wilson
+from ..models import check_name
 from ..predictions.parts import RowTable
 from .candidates import candidate_rows, forward, said
 from .filter import RECIPE, mask_of
@@ -95,11 +96,10 @@ def selection_effect(
     since    the stage that filtered: the pool is what was kept before it.
     classes  the logits are restricted to these, as for the filter; see `mask_of`.
     sample   pictures drawn from the pool by `seed` and row id, uniformly; all of them where it has fewer.
-    One look a picture, the model's own preprocessing. StageError for a model in both groups or an unknown stage.
+    One look a picture, the model's own preprocessing. Errors as `check_models`; StageError for an unknown stage.
     """
+    check_models(filters, held_out, sample=sample)
     names = (*filters, *held_out)
-    if not filters or not held_out or len(set(names)) != len(names):
-        raise StageError(f"expected at least one filter and one held-out model, each once, got {', '.join(names)}")
     pool = before(ledger, since)
     mask = mask_of(classes, pool)
     sides: dict[Side, Rows] = {
@@ -114,6 +114,21 @@ def selection_effect(
     return SelectionEffect(tuple(rows), (*gaps, _difference(*gaps)))
 
 
+def check_models(filters: Sequence[str], held_out: Sequence[str], *, sample: int) -> None:
+    """StageError for a model in both groups, ModelError for one that there cannot be; nothing is loaded."""
+    names = (*filters, *held_out)
+    if not filters or not held_out or len(set(names)) != len(names):
+        raise StageError(f"expected at least one filter and one held-out model, each once, got {', '.join(names)}")
+    for name in held_out:
+        check_name(name)
+    _check_sample(sample)
+
+
+def _check_sample(count: int) -> None:
+    if count < 1:
+        raise StageError(f"expected a sample of at least 1 picture, got {count}")
+
+
 def before(ledger: Ledger, since: str) -> Ledger:
     """The ledger that stage `since` was given."""
     names = [stage.name for stage in ledger.stages]
@@ -124,8 +139,7 @@ def before(ledger: Ledger, since: str) -> Ledger:
 
 def sampled(rows: Rows, count: int, seed: int) -> Rows:
     """`count` rows drawn uniformly by `seed` and id, in their order; all of them where there are fewer."""
-    if count < 1:
-        raise StageError(f"expected a sample of at least 1 picture, got {count}")
+    _check_sample(count)
     draws = sorted((hashlib.sha256(f"{seed}:{key}".encode()).hexdigest(), i) for i, key in enumerate(rows.table.ids))
     where = sorted(i for _, i in draws[:count])
     table = RowTable(

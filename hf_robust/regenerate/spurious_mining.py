@@ -156,7 +156,7 @@ def object_labels(path: Path, classes: Sequence[int] | Components) -> dict[int, 
         lines = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
         for line in lines:
             found[class_index(line["class"].strip())].update({line["label"].strip()} - {""})
-    except (OSError, UnicodeDecodeError, KeyError, ValueError, AttributeError) as error:
+    except (OSError, csv.Error, KeyError, ValueError, AttributeError) as error:
         raise StageError(f"expected a CSV with columns class and label at {path}, got {error}") from error
     missing = [index for index in classes if index not in found]
     if missing:

@@ -18,8 +18,9 @@ from typing import Any
 import pyarrow as pa
 from filelock import FileLock
 
-from ..predictions.parts import part_path, put_table, remove_leftovers, work_list
+from ..predictions.parts import part_path, put_table, work_list
 from ..predictions.plan import DamagedError, canonical, read_json, write_json
+from ..predictions.temporary import remove_leftovers
 from ..runner import Meter, World
 from .ledger import DROPPED_BY, KEEP, REASON, ROW_ID, Done, Ledger, is_stage_part
 from .setting_kinds import in_words, is_of, kinds_of

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .embedding_index import EmbeddingIndex
-from .hash_index import HashIndex
+from .hash_index import HashIndex, differing_bits
+from .row_file import Rows
 
 Kind = Literal["exact", "hash", "embedding"]
+KINDS: tuple[Kind, ...] = ("exact", "hash", "embedding")
+RECORD = np.dtype([("row", np.int64), ("other", np.int64), ("kind", np.uint8), ("distance", np.float64)])
+_SEGMENT = 1 << 15  # rows whose marks are in memory at once
 _BLOCK = 256  # rows decided at once
+_ROW_BITS = 40
+_ROW_MASK = (1 << _ROW_BITS) - 1
+_FAR = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -28,94 +37,191 @@ class Twin:
     distance: float
 
 
+class Twins(Mapping[int, Twin]):
+    """Row -> the earlier row that it duplicates; rows that are not there stay. 25 bytes a row that goes."""
+
+    def __init__(self, records: NDArray[np.void]) -> None:
+        """records: one a row that goes, of the type RECORD, ascending by row."""
+        self.records = records
+
+    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Position in `records` of each of these rows; -1 for those that stay."""
+        places = np.searchsorted(self.records["row"], rows)
+        places[places == len(self.records)] = -1
+        return np.where(self.records["row"][places] == rows, places, -1) if len(self.records) else places
+
+    def __getitem__(self, row: int) -> Twin:
+        place = int(self.places(np.array([row], np.int64))[0])
+        if place < 0:
+            raise KeyError(row)
+        _, other, kind, distance = self.records[place].tolist()
+        return Twin(other, KINDS[kind], distance)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.records["row"].tolist())
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
 @dataclass(frozen=True)
 class Marks:
     """Pictures in order of preference, the references first; row i may only go for the sake of an earlier one.
 
-    sha256      of the bytes.
+    Arrays, or files of which a few ten thousand rows are in memory at a time.
+
+    sha256      S32 (N,), of the bytes.
     hashes      uint16 (N, words) of the picture and of its mirror image.
     embeddings  float16 (N, D), None without a model.
     fixed       how many are of references: they always stay.
     """
 
-    sha256: Sequence[bytes] | NDArray[np.bytes_]
-    hashes: NDArray[np.uint16]
-    mirrored: NDArray[np.uint16]
-    embeddings: NDArray[np.float16] | None
+    sha256: Rows
+    hashes: Rows
+    mirrored: Rows
+    embeddings: Rows | None
     fixed: int
 
 
-def find_twins(marks: Marks, *, hash_bits: int, cosine: float) -> dict[int, Twin]:
+def find_twins(
+    marks: Marks, *, hash_bits: int, cosine: float, folder: Path | None = None, segment: int = _SEGMENT
+) -> Twins:
     """Row -> the earlier row that it duplicates; rows that are not there stay.
 
     In order of preference: a row goes if it is within the limits of a row that stays. So everything that goes is near
     something that stays, and chains of ever less similar pictures are not drawn in. Equal bytes count before hashes,
     hashes before embeddings, the smaller distance before the larger, the earlier row before the later.
+
+    The rows are decided in segments, each compared with what stays of every earlier one: the memory is that of a
+    segment and one byte a row, whatever stays, and the result does not depend on where they are cut.
+
+    folder   where files without a name lie meanwhile; None for that of the system.
+    segment  rows.
     """
-    distinct, member = np.unique(marks.hashes, axis=0, return_inverse=True)
-    member = member.reshape(-1)
-    index = HashIndex(distinct, hash_bits)
-    similar = None if marks.embeddings is None else EmbeddingIndex(marks.embeddings, cosine)
-    holder = np.full(len(distinct), -1, np.int64)  # the row that stays with this hash: there is at most one
-    stays = np.zeros(len(marks.sha256), bool)
-    first: dict[bytes, int] = {}
-    twins: dict[int, Twin] = {}
-    for row in range(marks.fixed):
-        first.setdefault(marks.sha256[row], row)
-        stays[row] = True
-        holder[member[row]] = row if holder[member[row]] < 0 else holder[member[row]]
-    for start in range(marks.fixed, len(marks.sha256), _BLOCK):
-        end = min(start + _BLOCK, len(marks.sha256))
-        maybe = holder >= 0
-        maybe[member[start:end]] = True
-        near = _near_hashes(index, marks, start, end, maybe)
-        alive = stays.copy()
-        alive[start:end] = True
-        alike = _grouped(*similar.search(start, end, alive)) if similar is not None else {}
-        for row in range(start, end):
-            twin = _twin(row, first.get(marks.sha256[row]), near.get(row, ()), alike.get(row, ()), holder, stays)
-            if twin is not None:
-                twins[row] = twin
-                continue
-            stays[row], holder[member[row]] = True, row
-            first[marks.sha256[row]] = row
-    return twins
+    stays = np.arange(len(marks.sha256)) < marks.fixed
+    records = [np.zeros(0, RECORD)]
+    earlier = _cut(0, marks.fixed, segment)
+    with ExitStack() as stack:
+        similar = None
+        if marks.embeddings is not None:
+            similar = stack.enter_context(closing(EmbeddingIndex(marks.embeddings, cosine, folder)))
+        for rows in _cut(marks.fixed, len(stays), segment):
+            records += _compared(marks, rows, earlier, stays, hash_bits).decide(stays, similar)
+            earlier.append(rows)
+    return Twins(np.concatenate(records))
 
 
-def _near_hashes(
-    index: HashIndex, marks: Marks, start: int, end: int, maybe: NDArray[np.bool_]
-) -> dict[int, list[tuple[int, float]]]:
-    """Row -> (distinct hash, bits) within the radius of its hash or of its mirror image's."""
-    found: dict[int, list[tuple[int, float]]] = {}
-    for queries in (marks.hashes, marks.mirrored):
-        rows, hashes, bits = index.search(queries[start:end], maybe)
-        for row, pairs in _grouped(rows + start, hashes, bits).items():
-            found.setdefault(row, []).extend(pairs)
-    return found
+def _compared(
+    marks: Marks, rows: slice, earlier: Sequence[slice], stays: NDArray[np.bool_], hash_bits: int
+) -> _Segment:
+    segment = _Segment(marks, rows, hash_bits)
+    for others in earlier:
+        segment.compare(marks, others, stays)
+    return segment
 
 
-def _grouped(
-    rows: NDArray[np.int64], others: NDArray[np.int64], values: NDArray[np.int64] | NDArray[np.float64]
-) -> dict[int, list[tuple[int, float]]]:
-    found: dict[int, list[tuple[int, float]]] = {}
-    for row, other, value in zip(rows.tolist(), others.tolist(), values.tolist(), strict=True):
-        found.setdefault(row, []).append((other, value))
-    return found
+def _cut(start: int, end: int, size: int) -> list[slice]:
+    return [slice(first, min(end, first + size)) for first in range(start, end, size)]
 
 
-def _twin(
-    row: int,
-    same: int | None,
-    near: Iterable[tuple[int, float]],
-    alike: Iterable[tuple[int, float]],
-    holder: NDArray[np.int64],
-    stays: NDArray[np.bool_],
-) -> Twin | None:
-    if same is not None:
-        return Twin(same, "exact", 0.0)
-    hashes = [(bits, int(holder[h])) for h, bits in near if 0 <= holder[h] < row]
-    if hashes:
-        bits, other = min(hashes)
-        return Twin(other, "hash", float(bits))
-    vectors = [(1.0 - value, other) for other, value in alike if stays[other]]
-    return Twin(min(vectors)[1], "embedding", max(0.0, min(vectors)[0])) if vectors else None
+class _Segment:
+    """Rows that are decided together, and what of the rows before them that stay is nearest to each."""
+
+    def __init__(self, marks: Marks, rows: slice, hash_bits: int) -> None:
+        self._rows, self._radius = rows, hash_bits
+        self._hashes, self._mirrored = marks.hashes[rows], marks.mirrored[rows]
+        self._bytes, self._group = np.unique(marks.sha256[rows], return_inverse=True)
+        self._first = np.full(len(self._bytes), -1, np.int64)  # the row that stays with these bytes
+        # bits and row in one number: the smallest is the nearest, and of those the first
+        self._nearest = np.full(rows.stop - rows.start, _FAR, np.int64)
+
+    def compare(self, marks: Marks, others: slice, stays: NDArray[np.bool_]) -> None:
+        """Look for twins in an earlier segment."""
+        kept = np.flatnonzero(stays[others])
+        if not len(kept):
+            return
+        self._find_bytes(marks.sha256[others][kept], kept + others.start)
+        # references may have equal hashes: the first counts
+        distinct, once = np.unique(marks.hashes[others][kept], axis=0, return_index=True)
+        index, holders = HashIndex(distinct, self._radius), kept[once] + others.start
+        for queries in (self._hashes, self._mirrored):
+            np.minimum(self._nearest, _joined(*index.nearest(queries, holders)), out=self._nearest)
+
+    def _find_bytes(self, sha256: NDArray[np.bytes_], rows: NDArray[np.int64]) -> None:
+        places = np.minimum(np.searchsorted(self._bytes, sha256), len(self._bytes) - 1)
+        same = (self._bytes[places] == sha256) & (self._first[places] < 0)
+        self._first[places[same][::-1]] = rows[same][::-1]  # of several assignments the last holds: the first row
+
+    def decide(self, stays: NDArray[np.bool_], similar: EmbeddingIndex | None) -> Iterator[NDArray[np.void]]:
+        """The records of the rows that go, block by block; sets `stays` of the others."""
+        distinct, member = np.unique(self._hashes, axis=0, return_inverse=True)
+        index, holders = HashIndex(distinct, self._radius), np.full(len(distinct), -1, np.int64)
+        member = member.reshape(-1)
+        for first in range(0, len(member), _BLOCK):
+            block = slice(first, min(len(member), first + _BLOCK))
+            nearest = self._nearest[block]
+            for queries in (self._hashes[block], self._mirrored[block]):
+                nearest = np.minimum(nearest, _joined(*index.nearest(queries, holders)))
+            start, end = self._rows.start + block.start, self._rows.start + block.stop
+            near = _Choice(start, nearest >> _ROW_BITS, np.where(nearest < _FAR, nearest & _ROW_MASK, -1))
+            near.add(*self._near_within(block))
+            alike = None
+            if similar is not None:
+                earlier, apart = similar.nearest(start, end, stays)
+                alike = _Choice(start, apart, earlier)
+                alike.add(*similar.within(start, end))
+            yield self._decide_block(block, near, alike, stays)
+            staying = np.flatnonzero(stays[start:end])
+            holders[member[block][staying]] = staying + start
+
+    def _near_within(self, block: slice) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Row, earlier row and bits of the near pairs in a block."""
+        own = self._hashes[block]
+        bits = np.minimum(differing_bits(own, own), differing_bits(self._mirrored[block], own))
+        rows, others = np.nonzero(np.tril(bits <= self._radius, -1))
+        start = self._rows.start + block.start
+        return rows + start, others + start, bits[rows, others]
+
+    def _decide_block(
+        self, block: slice, near: _Choice, alike: _Choice | None, stays: NDArray[np.bool_]
+    ) -> NDArray[np.void]:
+        records: list[tuple[int, int, int, float]] = []
+        for row, group in enumerate(self._group[block].tolist(), self._rows.start + block.start):
+            if (same := int(self._first[group])) >= 0:
+                records.append((row, same, 0, 0.0))
+            elif (hashed := near.least(row, stays)) is not None:
+                records.append((row, hashed[1], 1, hashed[0]))
+            elif alike is not None and (similar := alike.least(row, stays)) is not None:
+                records.append((row, similar[1], 2, max(0.0, similar[0])))
+            else:
+                stays[row], self._first[group] = True, row
+        return np.array(records, RECORD)
+
+
+class _Choice:
+    """For each row of a block the nearest row before the block that stays, and the near ones inside it."""
+
+    def __init__(
+        self, start: int, distances: NDArray[np.int64] | NDArray[np.float64], others: NDArray[np.int64]
+    ) -> None:
+        """others: -1 where there is none."""
+        self._before = dict(enumerate(zip(distances.tolist(), others.tolist(), strict=True), start))
+        self._inside: dict[int, list[tuple[float, int]]] = {}
+
+    def add(
+        self, rows: NDArray[np.int64], others: NDArray[np.int64], distances: NDArray[np.int64] | NDArray[np.float64]
+    ) -> None:
+        """Pairs inside the block, of which the earlier row may stay or not."""
+        for row, other, distance in zip(rows.tolist(), others.tolist(), distances.tolist(), strict=True):
+            self._inside.setdefault(row, []).append((distance, other))
+
+    def least(self, row: int, stays: NDArray[np.bool_]) -> tuple[float, int] | None:
+        """The smallest distance, and of those the first row that stays."""
+        found = [pair for pair in self._inside.get(row, ()) if stays[pair[1]]]
+        if self._before[row][1] >= 0:
+            found.append(self._before[row])
+        return min(found, default=None)
+
+
+def _joined(rows: NDArray[np.int64], bits: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.where(rows < 0, _FAR, (bits << _ROW_BITS) + rows)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..benchmarks import Benchmark
-from ..predictions.parts import remove_leftovers
-from ..predictions.plan import renamed
+from ..predictions.temporary import remove_leftovers, renamed
 from ..schema import RESULTS_SCHEMA_VERSION
 from ..scoring import score
 from .gallery import Places

@@ -117,7 +117,7 @@ def _pairs(benchmark: Benchmark, loaded: Loaded, view: SpuriousPairs) -> Pairs:
     spurious = Scored(loaded.roles["spurious"], None)
     classes = np.asarray(spurious.outputs.groups["spurious_class"], dtype=np.int64)
     probability = spurious.of_class(classes)
-    names, fooled = imagenet_1k_names(), spurious.logits.argmax(axis=1) == classes  # only those say the class
+    names, fooled = imagenet_1k_names(), spurious.predicted == classes  # only those say the class
     worst = _highest(np.where(fooled, probability, -1.0))
     features = feature_of()
     actual = [features.get(int(classes[i]), "a spurious feature only") for i in worst]
@@ -164,9 +164,8 @@ def category_names() -> dict[str, str]:
 
 
 def _said(scored: Scored, names: Sequence[str]) -> dict[int, str]:
-    columns = scored.logits.argmax(axis=1)
     mask = scored.mask
-    return {i: names[mask[c] if mask is not None else c] for i, c in enumerate(columns.tolist())}
+    return {i: names[mask[c] if mask is not None else c] for i, c in enumerate(scored.predicted.tolist())}
 
 
 def _true_names(benchmark: Benchmark, loaded: Loaded, test: Scored, names: Sequence[str], i: int) -> str:

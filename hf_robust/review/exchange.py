@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -37,6 +38,21 @@ def chosen_tasks(review: Review, task_ids: Collection[str] | None) -> tuple[Task
     if unknown or not task_ids:
         raise ReviewError(f"expected tasks of the review in {review.folder}, got {unknown[0] if unknown else 'none'!r}")
     return tuple(task for task in review.tasks if task.task_id in task_ids)
+
+
+def read_seconds(raw: object) -> float | None:
+    """How long an answer took, in seconds; None for what is no time.
+
+    >>> read_seconds("12"), read_seconds(float("nan")), read_seconds(-1), read_seconds(None)
+    (12.0, None, None, None)
+    """
+    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+        return None
+    try:
+        seconds = float(raw)
+    except (ValueError, OverflowError):
+        return None
+    return seconds if 0 <= seconds < math.inf else None
 
 
 def read_value(review: Review, item: Item, question: Question, raw: str, where: str) -> str:

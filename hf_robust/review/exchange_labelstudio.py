@@ -15,7 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from .base import Answer, Item, Question, ReviewError
-from .exchange import Enter, Imported, address, asked, chosen_tasks, read_value
+from .exchange import Enter, Imported, address, asked, chosen_tasks, read_seconds, read_value
 from .folder import Review, write
 
 TASKS, CONFIG = "label-studio-tasks.json", "label-studio-config.xml"
@@ -148,9 +148,10 @@ def _answers(
     person = by.get("id", by.get("email")) if isinstance(by, dict) else by
     if person is None or not str(person).strip():
         raise ReviewError(f"expected who completed each annotation, got none in {where}: export it as JSON")
-    worker = enter(f"label-studio/{person}")
-    seconds, at = annotation.get("lead_time"), annotation.get("created_at")
-    seconds = float(seconds) if isinstance(seconds, int | float) and not isinstance(seconds, bool) else None
+    worker = enter(
+        f"label-studio/{person}".encode("utf-8", "backslashreplace").decode()
+    )  # JSON may hold what is no text
+    seconds, at = read_seconds(annotation.get("lead_time")), annotation.get("created_at")
     at = at if isinstance(at, str) else None
     for result in annotation.get("result", ()):
         question = review.question.get(result.get("from_name", ""))

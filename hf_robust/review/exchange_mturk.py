@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import Answer, Item, Question, ReviewError, Task
-from .exchange import Enter, Imported, address, chosen_tasks, read_value
+from .exchange import Enter, Imported, address, chosen_tasks, read_seconds, read_value
 from .folder import Review, write
 
 INPUT, PAGE = "mturk-input.csv", "mturk-page.html"
@@ -172,10 +172,8 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _answers(review: Review, task: Task, row: Mapping[str, str], worker: str, where: str) -> Iterator[Answer]:
     given = _given(row, where)
-    try:
-        seconds: float | None = float(row.get("WorkTimeInSeconds", "")) / len(task.items)
-    except ValueError:
-        seconds = None
+    whole = read_seconds(row.get("WorkTimeInSeconds"))
+    seconds = None if whole is None else whole / len(task.items)
     at = _submitted(row.get("SubmitTime", ""))
     for slot, item_id in enumerate(task.items, 1):
         for question in review.mode.questions:
@@ -198,7 +196,7 @@ def _given(row: Mapping[str, str], where: str) -> dict[str, str]:
     if row.get("Answer.taskAnswers"):
         try:
             content = json.loads(row["Answer.taskAnswers"])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ReviewError(
                 f"expected JSON in Answer.taskAnswers in {where}, got something else ({error})"
             ) from error

@@ -139,7 +139,7 @@ def _read(path: Path, sha256: str | None = None) -> Any:
         raise ReviewError(f"expected {path} as review.json describes it, got another content: make the review again")
     try:
         return json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReviewError(f"expected JSON in {path}, got something else ({error}): make the review again") from error
 
 

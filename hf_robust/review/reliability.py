@@ -16,6 +16,8 @@ from ..metrics.intervals import wilson
 from .base import IMAGE, Answer, Item, Mode, ReviewError
 from .votes import Sitting, Votes, by_id, cast, majority, sittings
 
+_ROUNDING = 1e-9  # 0.55 of 20 is a little more than 11
+
 
 @dataclass(frozen=True)
 class Share:
@@ -73,12 +75,14 @@ class Reliability:
 class Thresholds:
     """When a worker's answers count; the numbers are ours, none are published.
 
-    With the defaults, two questions and one sentinel of each kind a task, this many simulated workers are dropped after
-    1, 2 and 5 tasks: 95 % accurate on sentinels 20, 2 and 2 %; 99 % accurate 4, 0.1 and 0 %; answering at random 99, 92
-    and 99.9 %; always yes, all.
+    With the defaults and two questions, this many of 6,000 simulated workers are dropped after 1, 2 and 5 tasks of one
+    sentinel of each kind: 95 % accurate 1.2, 1.9 and 1.4 %; 99 % accurate 0.1, 0.1 and 0 %; answering at random 85, 93
+    and 99.9 %; always yes 0, 100 and 100 %. With fewest_of_a_kind = 1, after the first: 20, 3.7, 98.7 and 100 %; later
+    the same. docs/review.md has them for five sentinels a task.
 
     positive, negative, consistent   least fraction of each kind of sentinel to be passed.
     fewest          sentinels, and timed answers, that must be seen before they speak against a worker.
+    fewest_of_a_kind  of one kind, before it speaks alone; all kinds together must reach what each asks on average.
     fastest         least median of seconds an answer; below it nobody has looked.
     agreement       least agreement with the majority of the others; None: not asked, hard images split people.
     keep_unjudged   whether workers with fewer sentinels than `fewest` count.
@@ -88,14 +92,16 @@ class Thresholds:
     negative: float = 0.5
     consistent: float = 0.5
     fewest: int = 3
+    fewest_of_a_kind: int = 2
     fastest: float = 0.4
     agreement: float | None = None
     keep_unjudged: bool = True
 
     def __post_init__(self) -> None:
         shares = (self.positive, self.negative, self.consistent, 0.0 if self.agreement is None else self.agreement)
-        if not all(0 <= share <= 1 for share in shares) or self.fewest < 1 or not 0 <= self.fastest < float("inf"):
-            raise ReviewError(f"expected fractions in [0, 1], fewest >= 1 and fastest >= 0 seconds, got {self}")
+        least = min(self.fewest, self.fewest_of_a_kind)
+        if not all(0 <= share <= 1 for share in shares) or least < 1 or not 0 <= self.fastest < float("inf"):
+            raise ReviewError(f"expected fractions in [0, 1], fewest… >= 1 and fastest >= 0 seconds, got {self}")
 
 
 @dataclass(frozen=True)
@@ -158,13 +164,9 @@ def trusted(found: Mapping[str, Reliability], thresholds: Thresholds) -> Trust:
 def _against(own: Reliability, thresholds: Thresholds) -> str | None:
     """Why a worker's answers do not count, or None."""
     if own.sentinels.seen >= thresholds.fewest:
-        for kind, share, least in (
-            ("positive", own.positive, thresholds.positive),
-            ("negative", own.negative, thresholds.negative),
-            ("consistent", own.consistent, thresholds.consistent),
-        ):
-            if share.rate is not None and share.rate < least:
-                return f"{share.passed} of {share.seen} {kind} sentinels passed, {least:g} of them needed"
+        failed = _failed_sentinels(own, thresholds)
+        if failed is not None:
+            return failed
     if own.median_seconds is not None and own.timed >= thresholds.fewest and own.median_seconds < thresholds.fastest:
         return f"median of {own.median_seconds:.2g} s an answer, {thresholds.fastest:g} s needed"
     rate, wanted = own.agreement.rate, thresholds.agreement
@@ -172,6 +174,24 @@ def _against(own: Reliability, thresholds: Thresholds) -> str | None:
         return (
             f"{own.agreement.passed} of {own.agreement.seen} answers as the majority of the others, {wanted:g} of them "
             "needed"
+        )
+    return None
+
+
+def _failed_sentinels(own: Reliability, thresholds: Thresholds) -> str | None:
+    """Which kind of sentinels a worker failed, or all kinds together; None for one who passed."""
+    kinds = (
+        ("positive", own.positive, thresholds.positive),
+        ("negative", own.negative, thresholds.negative),
+        ("consistent", own.consistent, thresholds.consistent),
+    )
+    for kind, share, least in kinds:
+        if share.rate is not None and share.seen >= thresholds.fewest_of_a_kind and share.rate < least:
+            return f"{share.passed} of {share.seen} {kind} sentinels passed, {least:g} of them needed"
+    everything, wanted = own.sentinels, sum(least * share.seen for _, share, least in kinds)
+    if everything.passed < wanted - _ROUNDING:
+        return (
+            f"{everything.passed} of {everything.seen} sentinels passed, {wanted / everything.seen:.2g} of them needed"
         )
     return None
 

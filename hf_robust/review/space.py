@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .base import Answer, ReviewError
+from .exchange import read_seconds
 from .folder import ITEMS, REVIEW, TASKS, read_review
 from .screens import Desk
 from .serve import build_app, listen, run
@@ -200,14 +201,15 @@ def read_events(folder: Path | str) -> Iterator[Event]:
     ReviewError names the file and line that is not one of ours.
     """
     for path in sorted(Path(folder).glob("*.jsonl")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
             try:
                 row = json.loads(line)
                 names = [row[key] for key in ("worker", "task", "item", "question")]
                 value, seconds, at = row["value"], row["seconds"], row["at"]
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise ReviewError(f"expected an answer in line {number} of {path}, got {line[:80]!r}") from error
-            if not all(isinstance(text, str) for text in (*names, at, value or "")):
+            timed = seconds is None or read_seconds(seconds) == seconds
+            if not timed or not all(isinstance(text, str) for text in (*names, at, value or "")):
                 raise ReviewError(f"expected an answer in line {number} of {path}, got {line[:80]!r}")
             worker, task, item, question = names
             yield Event(0, Answer(worker, task, item, question, value or "", seconds, at), value is None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import shutil
 import socket
@@ -19,9 +18,11 @@ from ..benchmarks import Benchmark, Mode
 from ..data import Exif
 from ..models import ImageClassifier, ModelError, load_model, transform_for
 from ..models.base import Transform, weights_hash
-from ..predictions.parts import finish, remove_leftovers, source_folder
+from ..models.preprocessing import blocks
+from ..predictions.parts import finish, source_folder
 from ..predictions.plan import LOG_FILE, PLAN_FILE, REQUESTS, SOURCE_FILE, Plan, SourcePlan, settle, write_json
 from ..predictions.read import HEADS_FOLDER, HeadWeights, has_head, label_space_hash, write_heads, write_label_space
+from ..predictions.temporary import remove_leftovers
 from ..spurious.spufix import check_strength
 from ..spurious.spufix_files import read_spufix
 from .compiling import compiled
@@ -29,6 +30,7 @@ from .loop import Job, MemoryRanOutError, OnError, forward_parts
 from .needs import DataPlaces, Need, Needs, gather
 from .pixels import pixels_of
 from .probe import described, remember_smaller, settle_execution, usual_micro_batch
+from .workers import cores
 from .world import World, WorldError, is_launched, join_world
 
 __all__ = [
@@ -239,7 +241,7 @@ def _job(need: Need, model: ImageClassifier, plan: Plan, run: Path, options: Run
         folder, need.rows, need.wanted, pixels_of(transform), model, plan, world.device, options.on_error,
         shapes=_probe(need, model, transform, world.device),
         exif=options.exif,
-        decode_threads=1 if plan.device == "cpu" else min(8, os.cpu_count() or 1),
+        decode_threads=1 if plan.device == "cpu" else min(8, cores()),
     )  # fmt: skip
     source = SourcePlan(
         dataset=need.dataset,
@@ -258,17 +260,19 @@ def _job(need: Need, model: ImageClassifier, plan: Plan, run: Path, options: Run
 def _probe(need: Need, model: ImageClassifier, transform: Transform, device: str) -> dict[str, tuple[int, ...]]:
     """The shape of each output for one picture; a size that the model cannot take is found before any work."""
     import torch
-    from PIL import Image
 
-    pixels = transform(Image.new("RGB", (300, 300), (127, 127, 127))).unsqueeze(0).to(device)
+    # for one even colour all features may be near zero, and Dropout then changes nothing
+    pixels = transform(blocks(300, 300)).unsqueeze(0).to(device)
     try:
         with torch.inference_mode():
             alone = model.forward(pixels)
-            beside = _beside_another(model, pixels)
-    except Exception as error:  # a forward is anybody's code
+            beside = _beside_others(model, pixels)
+    except (Exception, SystemExit) as error:  # a forward is anybody's code
+        first = (str(error).splitlines() or [repr(error)])[0]
+        said = first if isinstance(error, RuntimeError | ModelError) else f"{type(error).__name__}: {first}"
         raise ModelError(
             f"{model.name} cannot take the pictures of {need.dataset} under the rule {need.rule.name!r} "
-            f"({'x'.join(map(str, pixels.shape[2:]))} pixels): {str(error).splitlines()[0] if str(error) else error!r}"
+            f"({'x'.join(map(str, pixels.shape[2:]))} pixels): {said}"
         ) from error
     for name, values in alone.items():
         if name in beside and not _is_close(values, beside[name]):
@@ -279,16 +283,16 @@ def _probe(need: Need, model: ImageClassifier, transform: Transform, device: str
     return {name: tuple(values.shape[1:]) for name, values in alone.items()}
 
 
-def _beside_another(model: ImageClassifier, pixels: torch.Tensor) -> Mapping[str, torch.Tensor]:
-    """The outputs for the first of two pictures; none for a model that cannot take two, which its batches will tell."""
+def _beside_others(model: ImageClassifier, pixels: torch.Tensor) -> Mapping[str, torch.Tensor]:
+    """The outputs for the last of four pictures; none where the model cannot take four, which its batches will tell."""
     import torch
 
     other = pixels.flip(1) + torch.linspace(-1, 1, pixels.shape[-1]).to(pixels)
     try:
-        both = model.forward(torch.cat([pixels, other]))
-    except RuntimeError:
+        four = model.forward(torch.cat([other, pixels.flip(2), pixels.flip(3), pixels]))
+    except (Exception, SystemExit):  # a forward is anybody's code
         return {}
-    return {name: values[:1] for name, values in both.items() if len(values) == 2}
+    return {name: values[-1:] for name, values in four.items() if len(values) == 4}
 
 
 def _is_close(one: torch.Tensor, other: torch.Tensor) -> bool:

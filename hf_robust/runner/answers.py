@@ -1,6 +1,6 @@
 """Vision-language model + questions -> answers on disk, in fixed parts, resumable, by any number of processes.
 
-RUNS/<model>-<hash>/questions.json holds what decides the answers, imagenet-d.vqa/part-*.parquet the answers: one row a
+RUNS/<model>-<hash>/questions.json holds what decides the answers, <data set>.vqa/part-*.parquet the answers: one row a
 picture with both options and what the model said. It is no run of a classifier, so it has no plan.json.
 """
 
@@ -25,12 +25,12 @@ from ..predictions.parts import (
     cut,
     finish,
     is_present,
-    remove_leftovers,
     source_folder,
     work_list,
     write_part,
 )
 from ..predictions.plan import LOG_FILE, SOURCE_FILE, PlanError, SourcePlan, canonical, read_json, settle, write_json
+from ..predictions.temporary import remove_leftovers
 from .loop import OnError, PictureFailedError
 from .questions import CONFUSING, TRUTH, questions_hash
 from .world import World
@@ -55,7 +55,7 @@ class AskOptions:
     orders       "both": once with the true option first, as published, and once with it second; "published": once.
     likelihood   the log-likelihood of both options as the answer too.
     most_tokens  where an answer is cut.
-    limit, seed  as the rows were drawn, see `questions.open_pictures`.
+    limit, seed  as the rows were drawn, see `data.Rows.limited`.
     """
 
     orders: Orders = "both"
@@ -232,13 +232,13 @@ def _ask_batch(job: _Job, positions: Sequence[int]) -> list[_Asked]:
 def _picture(job: _Job, position: int) -> tuple[str, Image | None, str | None]:
     """SHA-256, the picture or None, and why there is none."""
     name = f"id {job.rows.table.ids[position]!r} of {job.rows.dataset}"
+    sha256 = ""
     try:
         data = job.rows.read(position)
+        sha256 = hashlib.sha256(data).hexdigest()
+        return sha256, decode(data), None
     except OSError as error:  # the disk, not the picture
         raise PictureFailedError(f"expected to read {name}, got {error}: is the data still where it was?") from error
-    sha256 = hashlib.sha256(data).hexdigest()
-    try:
-        return sha256, decode(data), None
     except PictureError as error:
         if job.on_error == "raise":
             raise PictureFailedError(f"expected a picture at {name}, got {error}: repair it, or run with --on-error "

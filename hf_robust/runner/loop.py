@@ -133,7 +133,7 @@ def _run(job: Job, tensors: Sequence[Any]) -> dict[str, NDArray[np.float32]]:
         outputs = _forward(job, tensors)
     except ModelError:
         raise
-    except Exception as error:  # out of memory most of all, but a forward is anybody's code
+    except (Exception, SystemExit) as error:  # out of memory most of all, but a forward is anybody's code
         first = (str(error).splitlines() or [repr(error)])[0]
         said = first if isinstance(error, RuntimeError) else f"{type(error).__name__}: {first}"
         kind = MemoryRanOutError if is_out_of_memory(error) else ModelError

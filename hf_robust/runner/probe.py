@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..models import ImageClassifier, ModelError
 from ..models.folding import fold_batch_norm
-from ..predictions.parts import remove_leftovers
-from ..predictions.plan import DamagedError, Plan, canonical, read_json, renamed, write_json
+from ..predictions.plan import DamagedError, Plan, canonical, read_json, write_json
+from ..predictions.temporary import remove_leftovers, renamed, temporary_name
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +110,7 @@ def _write_first(record: Path, values: dict[str, Any]) -> None:
     """Write the record unless another process has: linking a finished file is refused where the name is taken."""
     record.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(record.parent)
-    mine = record.with_name(f".{record.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    mine = temporary_name(record)
     mine.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     try:
         os.link(mine, record)

@@ -12,21 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .. import builders
-from ..data import MissingDataError, Rows, open_rows
+from ..data import Rows, open_rows
 from ..labels import imagenet_d_categories
 from ..metrics.vqa import NOT_ASKED, option_name, plain_words
 from ..predictions.parts import RowTable, is_source_folder, source_folder
 from ..predictions.plan import PLAN_FILE, canonical, read_json
 from ..predictions.read import has_head, read_source
-from ..schema import FILE_NAME, image_id
 
 DATASET = "imagenet-d"
 TRUTH, CONFUSING = "truth", "confusing"  # columns with the two options as they stand in the question
+_CHOICES = ("top1_prediction", "top2_prediction")  # columns of the data set
 _PATH, _FIRST, _SECOND = "image_dir", "top1_pred_cate", "top2_pred_cate"  # of the released questions/*.csv
 
 
@@ -38,21 +36,19 @@ class Ranking:
     choices: Mapping[str, tuple[str | None, str | None]]
 
 
-def ranking_of_data_set(built: Path | None = None) -> Ranking:
-    """The choices that came with the data set's `questions/*.csv`; MissingDataError where it is not built here."""
-    found = _built(built)
-    choices: dict[str, tuple[str | None, str | None]] = {}
-    for split in found.load().values():
-        plain = split.select_columns([FILE_NAME, "top1_prediction", "top2_prediction"])
-        choices |= {image_id(row[FILE_NAME]): (row["top1_prediction"], row["top2_prediction"]) for row in plain}
-    return Ranking("questions of the data set", choices)
+def open_pictures(
+    built: Path | None = None, *, dataset: str = DATASET, repo: str | None = None
+) -> tuple[Rows, Ranking]:
+    """The pictures of ImageNet-D or a set in its manner, and the choices that came with it, in its `questions/*.csv`.
 
-
-def _built(built: Path | None) -> Any:
-    try:
-        return builders.find(DATASET, out=built)
-    except LookupError as error:
-        raise MissingDataError(str(error.args[0])) from error
+    built, repo  as for `data.open_rows`, which raises MissingDataError where the set is nowhere.
+    """
+    rows = open_rows(dataset, built=built, repo=repo, columns=_CHOICES)
+    groups = {name: values for name, values in rows.table.groups.items() if name not in _CHOICES}
+    first, second = (rows.table.groups.get(name, [None] * len(rows.table)) for name in _CHOICES)
+    choices = dict(zip(rows.table.ids, zip(first, second, strict=True), strict=True))
+    ranking = Ranking("questions of the data set", choices)
+    return replace(rows, table=replace(rows.table, groups=groups)), ranking
 
 
 def ranking_of_files(paths: Sequence[Path], rows: Rows) -> Ranking:
@@ -104,16 +100,16 @@ def _read(content: bytes, path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def ranking_of_run(run: Path) -> Ranking:
+def ranking_of_run(run: Path, dataset: str = DATASET) -> Ranking:
     """The choices of a zero-shot model of this package over the 113 categories, from its stored predictions.
 
-    LookupError where the run is not one of a zero-shot model on ImageNet-D.
+    LookupError where the run is not one of a zero-shot model on that set.
     """
-    folder = source_folder(run, DATASET, "model")
+    folder = source_folder(run, dataset, "model")
     if not is_source_folder(folder) or not has_head(run, DATASET):
         raise LookupError(
-            f"expected predictions of a zero-shot model on {DATASET} in {run}, got none: run `hf-robust evaluate "
-            f"--model open_clip/… --benchmark {DATASET}` first"
+            f"expected predictions of a zero-shot model on {dataset} in {run}, got none: run `hf-robust evaluate "
+            f"--model open_clip/… --benchmark` with it first"
         )
     read = read_source(folder, head=DATASET)
     names = [category.folder for category in imagenet_d_categories()]
@@ -154,12 +150,6 @@ def _options() -> dict[str, str]:
         for name in (category.folder, category.display_name, option):
             options[plain_words(name)] = option
     return options
-
-
-def open_pictures(built: Path | None = None, *, limit: int | None = None, seed: int = 0) -> Rows:
-    """The pictures of ImageNet-D, of them about `limit`; MissingDataError where it is not built here."""
-    rows = open_rows(DATASET, built=built)
-    return rows if limit is None else rows.limited(limit, seed)
 
 
 def with_questions(rows: Rows, ranking: Ranking) -> Rows:

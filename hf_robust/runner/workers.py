@@ -21,6 +21,11 @@ PICTURES_WORTH_A_PROCESS = 100  # below, starting a process and loading the mode
 MEMORY_PER_PROCESS = 2 << 30
 
 
+def cores() -> int:
+    """How many cores this process may use: of a job of Slurm's or a container's, not of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def auto_processes(pictures: int, threads: int = 1) -> int:
     """How many processes of so many threads to use on this machine's CPUs for that many forward passes.
 
@@ -28,9 +33,8 @@ def auto_processes(pictures: int, threads: int = 1) -> int:
     """
     import psutil
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     fits = int(psutil.virtual_memory().available // MEMORY_PER_PROCESS)
-    return max(1, min(cores // threads, fits, pictures // PICTURES_WORTH_A_PROCESS))
+    return max(1, min(cores() // threads, fits, pictures // PICTURES_WORTH_A_PROCESS))
 
 
 def can_fork(world: World, threads: int | None) -> bool:

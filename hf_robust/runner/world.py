@@ -13,6 +13,7 @@ from pathlib import Path
 
 # Set for the workers that `evaluate --processes` starts itself, which share nothing but the folder; rank and world may
 # also be set by hand or by Slurm, on any number of machines.
+_LAUNCHED = {"RANK", "WORLD_SIZE"}  # what torchrun, and accelerate through it, tell each process
 WORKER_RANK, WORKER_WORLD, WORKER_PARENT = "HF_ROBUST_RANK", "HF_ROBUST_WORLD", "HF_ROBUST_PARENT"
 
 # What a driver of an accelerator puts into /dev on Linux; without any, torch need not be asked, which takes seconds.
@@ -46,7 +47,7 @@ def join_world(device: str | None = None, processes: int | None = None) -> World
     if device not in (None, "cpu"):
         _check_device(device)
     if WORKER_RANK in os.environ:
-        rank, size = _place(os.environ[WORKER_RANK], os.environ.get(WORKER_WORLD, ""))
+        rank, size = _place(WORKER_RANK, WORKER_WORLD)
         if processes not in (None, size):
             raise WorldError(f"expected --processes {size} as {WORKER_WORLD} says, got {processes}: leave it out")
         if WORKER_PARENT in os.environ:
@@ -57,6 +58,13 @@ def join_world(device: str | None = None, processes: int | None = None) -> World
         if asked is not None and asked != 1:
             raise WorldError(_wrong_world(asked, 1))
         return World(0, 1, "cpu")
+    if os.environ.keys() >= _LAUNCHED and _has_only_cpus(device):
+        # not asked of accelerate: it would connect the processes, which need nothing of each other but the folder
+        rank, size = _place("RANK", "WORLD_SIZE")
+        asked = processes or _asked_of_launcher(_parent_command())
+        if asked not in (None, size):
+            raise WorldError(_wrong_world(asked, size))
+        return World(rank, size, "cpu")
     from accelerate import PartialState
     from accelerate.utils import parse_flag_from_env
 
@@ -71,10 +79,11 @@ def join_world(device: str | None = None, processes: int | None = None) -> World
     return World(state.process_index, state.num_processes, device if device and ":" in device else _index(state.device))
 
 
-def _place(rank: str, size: str) -> tuple[int, int]:
+def _place(rank_name: str, size_name: str) -> tuple[int, int]:
+    rank, size = os.environ[rank_name], os.environ.get(size_name, "")
     if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
         raise WorldError(
-            f"expected {WORKER_RANK} from 0 to one less than {WORKER_WORLD}, got {rank!r} and {size!r}: set both, each "
+            f"expected {rank_name} from 0 to one less than {size_name}, got {rank!r} and {size!r}: set both, each "
             "process its own rank"
         )
     return int(rank), int(size)

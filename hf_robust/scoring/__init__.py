@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -208,12 +209,12 @@ def score_run(
         gate = benchmark.gate(view)
         if not allow_chance and is_near_chance(gate):
             return [failure(model, benchmark.name, asked.mode, asked.run.name, _near_chance(benchmark, gate))]
-        values = [*_values(benchmark, view), *detected(asked, view, loaded, wanted), *_corrected(asked, correction)]
+        shared = protocol(asked, loaded)
+        values = chain(_values(benchmark, view), detected(asked, view, loaded, wanted), _corrected(asked, correction))
+        return [result(asked, loaded, shared, named, replicates=replicates) for named in values]  # one held at a time
     except (LookupError, ValueError) as error:
         reason = str(error.args[0] if error.args else error)
         return [failure(model, benchmark.name, asked.mode, asked.run.name, reason)]
-    shared = protocol(asked, loaded)
-    return [result(asked, loaded, shared, named, replicates=replicates) for named in values]
 
 
 def _corrected(asked: Asked, correction: Correction | None) -> Iterator[Named]:

@@ -22,9 +22,10 @@ from ..predictions.parts import part_path, present_parts
 from ..predictions.plan import DamagedError, SourcePlan, read_json
 from .rows import REPLICATES, Result, failure, interval, versions
 
-BENCHMARK = "imagenet-d-vqa"
+RESULTS = "vqa"  # folder in RUNS for results, and for what is known of models that could not be asked
 HEADLINE = "vqa_accuracy"
-_PLAN, _FOLDER = "questions.json", "imagenet-d.vqa"  # as runner.answers writes them
+_DATASET, _SUFFIX = "imagenet-d", "-vqa"
+_PLAN, _RULE = "questions.json", "vqa"  # as runner.answers writes them
 _PLAN_FIELDS = ("model", "weights", "confusing_from", "orders", "likelihood", "most_tokens", "dtype", "device", "limit")
 ENOUGH = 0.5  # of the answers must name one option, or a note says that vqa_accuracy stands on few
 _CHANCE = "two options, chance 0.5"
@@ -57,32 +58,42 @@ class Answers:
 def score_answers(runs: Path, *, replicates: int = REPLICATES) -> list[Result]:
     """One result a model, metric and nuisance, of every run of questions in `runs`.
 
-    A run whose answers cannot be read is one result whose metric and value are None and whose reason says why.
-    Raises LookupError where there is none.
+    A run whose answers cannot be read, and a model that could not be asked, is one result whose metric and value are
+    None and whose reason says why. Raises LookupError where there is neither.
     """
     found = sorted(path.parent for path in runs.glob(f"*/{_PLAN}"))
-    if not found:
+    failed = _failed_models(runs / RESULTS)
+    if not found and not failed:
         raise LookupError(f"expected answers in {runs}, got none: `hf-robust vqa --model … --out {runs}` writes them")
-    return [row for run in found for row in score_answers_of(run, replicates=replicates)]
+    return [*failed, *(row for run in found for row in score_answers_of(run, replicates=replicates))]
+
+
+def _failed_models(folder: Path) -> list[Result]:
+    """A result for each model that `runner.record_failure` remembers in that folder."""
+    records = [read_json(path, ["model", "reason"]) for path in sorted(folder.glob("failures/*.json"))]
+    return [failure(record["model"], None, None, "", record["reason"]) for record in records]
 
 
 def score_answers_of(run: Path, *, replicates: int = REPLICATES) -> list[Result]:
     """The same for the folder of one run."""
+    folder = next(iter(sorted(run.glob(f"*.{_RULE}"))), run / f"{_DATASET}.{_RULE}")  # one set a run
     try:
         plan = read_json(run / _PLAN, _PLAN_FIELDS)
-        source = SourcePlan.read(run / _FOLDER)
-        present = present_parts(run / _FOLDER, source)
+        source = SourcePlan.read(folder)
+        present = present_parts(folder, source)
         if not present:
-            raise DamagedError(f"expected answers in {run / _FOLDER}, got none yet: run the same `vqa` again")
-        table = pa.concat_tables([pq.read_table(part_path(run / _FOLDER, i)) for i in present])
+            raise DamagedError(f"expected answers in {folder}, got none yet: run the same `vqa` again")
+        table = pa.concat_tables([pq.read_table(part_path(folder, i)) for i in present])
         good = table.filter(pa.array([error is None for error in table["error"].to_pylist()]))
         answers = read_answers(good)
     except (OSError, ValueError, LookupError) as error:
-        return [failure(run.name, BENCHMARK, "model", run.name, str(error.args[0] if error.args else error))]
+        reason = str(error.args[0] if error.args else error)
+        return [failure(run.name, folder.stem + _SUFFIX, "model", run.name, reason)]
     shared = _shared(run, plan, source, table, good)
     missing = len(source.parts) - len(present)
     lacks = [f"{missing} of {len(source.parts)} parts have no answers yet: run the same `vqa` again"] if missing else []
-    lacks += [f"imagenet-d is not the official set: {text}" for text in source.differences[:1]]
+    whole = "the official set" if source.dataset == _DATASET else "whole"
+    lacks += [f"{source.dataset} is not {whole}: {text}" for text in source.differences[:1]]
     lacks += [text for text in source.differences[1:] if NOT_ASKED in text]
     lacks += [f"{shared['n_failed']} pictures could not be read"] if shared["n_failed"] else []
     notes = [*lacks, *_cut(good, plan), *_few(answers)]
@@ -206,7 +217,7 @@ def _few(answers: Answers) -> list[str]:
 
 def _shared(run: Path, plan: Mapping[str, Any], source: SourcePlan, table: pa.Table, good: pa.Table) -> dict[str, Any]:
     """What all rows of a run have in common."""
-    base = failure(str(plan["model"]), BENCHMARK, "model", run.name, "")
+    base = failure(str(plan["model"]), source.dataset + _SUFFIX, "model", run.name, "")
     facts = {name: value for name, value in plan.items() if name not in ("model", "preprocessing")}
     return {
         **base,
@@ -219,7 +230,9 @@ def _shared(run: Path, plan: Mapping[str, Any], source: SourcePlan, table: pa.Ta
 
 def protocol(run: Path, plan: Mapping[str, Any], source: SourcePlan, rows: int) -> dict[str, Any]:
     """Everything that the values of a run depend on."""
+    own = {} if source.dataset == _DATASET else {"set": "regenerated: numbers are not those of ImageNet-D"}
     return {
+        **own,
         "question": QUESTION,
         "second_option": f"most confusing category by the {plan['confusing_from']}",
         "order": "true option first, as published, where the metric names no other order",

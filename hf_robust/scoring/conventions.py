@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..benchmarks import Benchmark
 from ..benchmarks.views import Classification, Detection, Scored, SpuriousPairs
 from ..metrics import aupr, auroc, aurra, calibration_error, curve, fpr_at_tpr, spurious_score
+from ..metrics.softmax import leading
 from . import asked_of, is_near_chance, view_of
 
 
@@ -63,7 +64,7 @@ def _classification(view: Classification) -> Iterator[Convention]:
     if masked:
         why = "the other classes stay in, so they can win"
         yield Convention("top1_accuracy", "argmax over all 1,000 classes", _mean(view.everything.correct), why)
-    if view.test.outputs.labels.shape[1] > 1 and view.test.logits.shape[1] >= 5:
+    if view.test.outputs.labels.shape[1] > 1 and view.test.logit_rows.shape[1] >= 5:
         yield from _top5(view.test)
     yield from _calibration(view.test)
     confidence, correct = view.test.confidence, view.test.correct
@@ -77,7 +78,7 @@ def _classification(view: Classification) -> Iterator[Convention]:
 
 
 def _top5(test: Scored) -> Iterator[Convention]:
-    best = np.argsort(-test.logits, axis=1, kind="stable")[:, :5]
+    best = leading(test.logit_rows, 5)
     hits = (best[:, :, None] == test.labels[:, None, :]).any(axis=1) & (test.labels >= 0)
     yield Convention(
         "top5_accuracy", "any acceptable index", _mean(hits.any(axis=1)), "a picture counts once", ours=True

@@ -65,7 +65,7 @@ def _read(
     folder = source_folder(run, source.dataset, source.rule_for(mode).name)
     if not is_source_folder(folder):
         return None
-    return read_source(folder, source.classes, head=head, extra=extra, correct=correct)
+    return read_source(folder, source.classes, head=head, extra=extra, correct=correct, on_disk=True)
 
 
 def _why_not(source: Source, found: SourceRead | None) -> str:
@@ -93,10 +93,11 @@ def _relabel(outputs: Outputs, source: Source, benchmark: Benchmark, zero_shot: 
     if source.label_groups is None:
         return outputs
     width = max(len(group) for group in source.label_groups)
-    padded = {index: [*group, *[-1] * (width - len(group))] for group in source.label_groups for index in group}
-    single = [[int(k), *[-1] * (width - 1)] for k in outputs.labels[:, 0]]  # a class of no group counts as itself
-    labels = np.array([padded.get(row[0], row) for row in single], dtype=np.int64).reshape(-1, width)
-    return replace(outputs, labels=labels)
+    counts = np.full((max(1000, int(outputs.labels.max(initial=0)) + 1) + 1, width), -1, dtype=np.int64)
+    counts[:-1, 0] = np.arange(len(counts) - 1)  # a class of no group counts as itself; the last row is that of -1
+    for group in source.label_groups:
+        counts[list(group), : len(group)] = group
+    return replace(outputs, labels=counts[outputs.labels[:, 0]])
 
 
 def _lacks(source: Source, read: SourceRead) -> Iterator[str]:

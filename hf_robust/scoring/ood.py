@@ -16,7 +16,7 @@ from ..benchmarks.views import Detection, Scored
 from ..predictions.parts import is_source_folder, source_folder
 from ..predictions.plan import PLAN_FILE, SourcePlan, read_json
 from ..predictions.read import read_head, read_label_space, read_source
-from ..schema import EMBEDDINGS, FEATURES, LOGITS
+from ..schema import EMBEDDINGS, FEATURES, LOGITS, Rows
 from .load import Loaded
 from .rows import Asked, Named
 
@@ -90,9 +90,9 @@ def _variant(
     return replace(view, anomaly=anomaly), facts
 
 
-def _columns(asked: Asked, half: Scored, needs: str) -> dict[str, NDArray[Any]]:
+def _columns(asked: Asked, half: Scored, needs: str) -> dict[str, Rows]:
     if needs == LOGITS:
-        return {LOGITS: half.logits}
+        return {LOGITS: half.logit_rows}
     column = _stored(asked, needs)
     if column not in half.outputs.extra:
         raise LookupError(f"the run holds no {column}: `evaluate` again with --features, or a model that gives them")
@@ -130,7 +130,8 @@ def _fit_folder(asked: Asked, place: Path, rule: str) -> Path:
 
 def _fit_rows(asked: Asked, folder: Path, one: ood_scores.Score, mask: Collection[int] | None) -> Outputs:
     extra = () if one.needs == LOGITS else (_stored(asked, one.needs),)
-    rows = read_source(folder, mask, extra=extra).outputs  # of the protocol's classes: a fifth of the training set
+    # of the protocol's classes: a fifth of the training set
+    rows = read_source(folder, mask, extra=extra, on_disk=True).outputs
     if not len(rows):
         raise LookupError(f"expected fit rows of the protocol's classes in {folder}, got none: fit on other pictures")
     return rows

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from safetensors.numpy import save_file
 from ..labels import imagenet_1k
 from ..models.checkpoints import read_tensor
 from ..predictions.plan import canonical
+from ..predictions.temporary import renamed
 from ..schema import Outputs
 from .neural_pca import Float, NeuralPCA, fit
 from .training import Training
@@ -43,10 +42,9 @@ class StoredPCA:
 def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
     """A safetensors file with `facts` in its header; it appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    save_file(arrays, temporary, metadata={_METADATA: canonical(facts)})
-    os.replace(temporary, path)
+    with renamed(path) as temporary:
+        save_file(arrays, temporary, metadata={_METADATA: canonical(facts)})
 
 
 def read_facts(path: Path, form: str) -> dict[str, Any]:

@@ -1,0 +1,188 @@
+"""Pictures that are read ahead in threads: same rows, same order, same checksums, and nothing left when it stops."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builder_archives import A_FILES, as_folder, as_tar, as_zip, picture
+from datasets import Dataset
+from datasets import Image as ImageColumn
+
+from hf_robust.builders import RECIPES, BuildError, build, installed, recipes
+from hf_robust.builders.archive import Archive, Member, open_archive, slices
+from hf_robust.builders.batches import MOST_BYTES, Chosen, parts, read_ahead, threads_for
+from hf_robust.builders.checksum import Checksum
+from hf_robust.builders.recipe import Picture, Recipe
+
+NUMBER = 250  # three record batches: 100 + 100 + 50
+FILES = {f"imagenet-a/n01498041/0.{n:04d}_x _ y_0.5.jpg": picture(n, size=(8, 8 + n % 5)) for n in range(NUMBER)}
+NAMES = [name.removeprefix("imagenet-a/") for name in FILES]
+
+
+def members(*sizes: int) -> Chosen:
+    return [(Member(f"{n}.jpg", size), Picture(f"{n}.jpg", "test", "c", {})) for n, size in enumerate(sizes)]
+
+
+def rows_of(built: Any) -> list[dict[str, Any]]:
+    return list(built.load()["test"].cast_column("image", ImageColumn(decode=False)))
+
+
+@pytest.mark.parametrize("as_source", [as_tar, as_zip, as_folder])
+def test_pictures_of_several_batches_keep_their_order_and_their_bytes(tmp_path: Path, as_source: Any) -> None:
+    built = build("imagenet-a", as_source(tmp_path / "a", FILES), allow_incomplete=True, out=tmp_path / "out")
+    rows = rows_of(built)
+    assert [row["file_name"] for row in rows] == NAMES
+    assert [row["image"]["bytes"] for row in rows] == list(FILES.values())
+    assert [row["sha256"] for row in rows] == [hashlib.sha256(content).hexdigest() for content in FILES.values()]
+
+
+def test_unreadable_pictures_within_a_batch_do_not_touch_the_bytes_of_the_others(tmp_path: Path) -> None:
+    bad = {list(FILES)[n]: content for n, content in ((0, b""), (50, b"no picture"), (99, b"\xff\xd8"), (249, b"GIF"))}
+    source = as_tar(tmp_path / "a.tar", {**FILES, **bad})
+    built = build("imagenet-a", source, allow_incomplete=True, out=tmp_path / "out")
+    good = {name.removeprefix("imagenet-a/"): content for name, content in FILES.items() if name not in bad}
+    assert {row["file_name"]: row["image"]["bytes"] for row in rows_of(built)} == good
+    assert sum("unreadable" in difference for difference in built.differences) == 4
+
+
+def test_the_table_is_the_one_that_datasets_makes_of_the_rows(tmp_path: Path) -> None:
+    built = build("imagenet-a", as_tar(tmp_path / "a.tar", A_FILES), allow_incomplete=True, out=tmp_path / "out")
+    recipe = RECIPES["imagenet-a"]
+    with open_archive(tmp_path / "a.tar", scratch=tmp_path) as archive:
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for member in (m for m in archive.members if m.is_image):
+                name, content = member.path.removeprefix("imagenet-a/"), archive.read(member)
+                told = recipe.reader(archive, tmp_path, None).describe(name)
+                assert not isinstance(told, str)
+                sha256 = hashlib.sha256(content).hexdigest()
+                yield {"image": {"bytes": content, "path": name}, "file_name": name, "sha256": sha256, **told.columns}
+
+        expected = Dataset.from_list(list(rows()), features=recipe.features())
+    made = built.load()["test"]
+    assert made.column_names == list(recipe.features())
+    assert made.data.table.equals(expected.select_columns(made.column_names).data.table)
+
+
+def test_batches_have_at_most_so_many_rows_and_bytes() -> None:
+    half = MOST_BYTES // 2
+    assert [len(part) for part in parts(members(*[1] * 7), 3)] == [3, 3, 1]
+    # half + half fills a batch, one byte more begins the next; what is too large for any stands alone
+    assert [len(part) for part in parts(members(half, half, 1, half, MOST_BYTES + 1, 1), 100)] == [2, 2, 1, 1]
+    assert list(parts([], 3)) == []
+
+
+def test_a_batch_holds_its_pictures_end_to_end_and_names_those_that_cannot_be_read(tmp_path: Path) -> None:
+    contents = [picture(1), b"none", picture(2)]
+    (tmp_path / "all").write_bytes(b"".join(contents))
+    starts = [0, len(contents[0]), len(contents[0]) + 4]
+    held = [(Member(str(n), len(c), starts[n]), Picture(str(n), "test", "c", {})) for n, c in enumerate(contents)]
+    lost = (Member("lost", 9, 10**6), Picture("lost", "test", "c", {}))
+    with slices(tmp_path / "all", (), "tar") as archive, threads_for(archive) as pool:
+        (batch,) = read_ahead(pool, archive, [*held, lost], 100)
+    assert batch.content.to_pylist() == [contents[0], contents[2]]
+    assert [seen.unreadable for seen in batch.seen] == [None, "UnidentifiedImageError", None, "OSError"]
+    assert batch.seen[0].size == (12, 12)
+
+
+def test_an_archive_that_is_not_made_for_threads_is_read_by_one_at_a_time_in_order() -> None:
+    seen: list[tuple[int, str]] = []
+
+    def read(member: Member) -> bytes:
+        seen.append((threading.get_ident(), member.path))
+        return picture(int(member.path))
+
+    sizes = [(Member(str(n), len(picture(n))), Picture(str(n), "test", "c", {})) for n in range(12)]
+    archive = Archive("ledger", tuple(m for m, _ in sizes), read, lambda: None)
+    with threads_for(archive) as pool:
+        rows = sum(len(batch.seen) for batch in read_ahead(pool, archive, sizes, 2))
+    assert rows == 12
+    assert [path for _, path in seen] == [str(n) for n in range(12)]
+    assert len({thread for thread, _ in seen}) == 1
+
+
+def test_a_build_that_is_stopped_leaves_no_thread_and_no_file(tmp_path: Path) -> None:
+    before = threading.active_count()
+
+    def stop(done: int, total: int) -> None:
+        if done == 120:
+            raise KeyboardInterrupt
+
+    source = as_tar(tmp_path / "a.tar", FILES)
+    with pytest.raises(KeyboardInterrupt):
+        build("imagenet-a", source, allow_incomplete=True, out=tmp_path / "out", progress=stop)
+    assert threading.active_count() == before
+    assert [path.name for path in (tmp_path / "out").rglob("*") if path.suffix != ".lock"] == []
+
+
+# The checksum
+
+
+@pytest.fixture
+def fresh_recipes() -> Iterator[None]:
+    recipes.cache_clear()
+    yield
+    recipes.cache_clear()
+
+
+def tiny(digest: tuple[str, str] | None) -> Recipe:
+    return replace(RECIPES["imagenet-a"], digest=digest)
+
+
+@pytest.mark.parametrize("algorithm", ["md5", "sha256"])
+def test_the_checksum_is_that_of_all_bytes_and_one_line_says_where_it_differs(tmp_path: Path, algorithm: str) -> None:
+    content = os.urandom((1 << 20) + 7)  # a block and a little
+    (tmp_path / "a.tar").write_bytes(content)
+    official = hashlib.new(algorithm, content).hexdigest()
+    for said, lines in ((official, 0), ("0" * len(official), 1)):
+        with Checksum(tiny((algorithm, said))) as checksum:
+            checksum.begin(tmp_path / "a.tar")
+            assert checksum.found() == f"{algorithm}:{official}"
+            assert len(checksum.differences()) == lines
+            assert checksum.differences() == checksum.differences(wait=False)
+
+
+def test_where_no_checksum_is_published_sha256_is_found_and_nothing_differs(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(b"abc")
+    with Checksum(tiny(None)) as checksum:
+        checksum.begin(tmp_path / "a.zip")
+        assert checksum.found() == f"sha256:{hashlib.sha256(b'abc').hexdigest()}"
+        assert checksum.differences() == []
+
+
+def test_a_folder_has_no_checksum_nor_has_one_that_was_given_up(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    with Checksum(tiny(("md5", "0"))) as checksum:
+        checksum.begin(tmp_path)
+        assert (checksum.found(), checksum.differences()) == (None, [])
+        checksum.begin(tmp_path / "file")
+        checksum.forget()
+        assert (checksum.found(), checksum.differences()) == (None, [])
+
+
+def test_an_archive_that_differs_by_its_checksum_alone_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_recipes: None
+) -> None:
+    wnids = {name.split("/")[0] for name in NAMES}
+    own = Recipe(
+        name="own", title="Own.", addresses=(), digest=("sha256", "0" * 64), splits={"test": NUMBER},
+        classes=tuple(wnids), reader=RECIPES["imagenet-a"].reader, top_folders=("imagenet-a",), layout="n/…",
+        columns_of="imagenet-a",
+    )  # fmt: skip
+    monkeypatch.setitem(RECIPES, "own", own)
+    source, out = as_tar(tmp_path / "own.tar", FILES), tmp_path / "out"
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    line = f"got 1 difference: the archive's sha256 is {digest}, official {'0' * 64}\\. Take"
+    with pytest.raises(BuildError, match=line):
+        build("own", source, out=out)
+    assert (installed(out=out), [path for path in out.rglob("*") if path.suffix != ".lock"]) == ((), [])
+    monkeypatch.setitem(RECIPES, "own", replace(own, digest=("sha256", digest)))
+    recipes.cache_clear()
+    assert build("own", source, out=out).complete
