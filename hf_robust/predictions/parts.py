@@ -149,11 +149,21 @@ def write_part(folder: Path, part: Part, table: pa.Table) -> None:
 
 def put_table(path: Path, table: pa.Table, footer: Mapping[str, Any]) -> None:
     """Write a table with `footer` beside its schema, by rename; equal tables give equal bytes."""
-    table = table.replace_schema_metadata({_FOOTER: canonical(dict(footer)).encode()})
-    with renamed(path) as temporary:
-        pq.write_table(
-            table, temporary, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
-        )
+    put_tables(path, table.schema, [table], footer)
+
+
+def put_tables(path: Path, schema: pa.Schema, tables: Iterable[pa.Table], footer: Mapping[str, Any]) -> None:
+    """The same for tables of one schema, of which only one is in memory; each is a row group."""
+    schema = schema.with_metadata({_FOOTER: canonical(dict(footer)).encode()})
+    with (
+        renamed(path) as temporary,
+        pq.ParquetWriter(
+            temporary, schema, compression="zstd", use_dictionary=False, write_statistics=False,
+            write_page_checksum=True,
+        ) as writer,
+    ):  # fmt: skip
+        for table in tables:
+            writer.write_table(table.cast(schema))
 
 
 def read_footer(path: Path) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ..predictions.parts import put_table, read_footer
+from ..predictions.parts import put_tables, read_footer
 from ..predictions.plan import read_json
 from .collect import COLLECT, CollectSettings
 from .fingerprint import EMBEDDING, FINGERPRINT, HASH, MIRRORED, FingerprintSettings
@@ -123,10 +124,11 @@ def write_hashes(ledger: Ledger, path: Path) -> int:
     """
     if not path.name.endswith(_ENDING):
         raise StageError(f"expected a file named *{_ENDING}, got {path.name}")
-    table = pa.concat_tables(_marks(ledger))
-    footer = {"made_by": _made_by(fingerprinted(ledger)), "rows": len(table), "key": ledger.key}
-    put_table(path, table, footer)
-    return len(table)
+    rows, tables = ledger.kept(), _marks(ledger)
+    first = next(tables)
+    footer = {"made_by": _made_by(fingerprinted(ledger)), "rows": rows, "key": ledger.key}
+    put_tables(path, first.schema, chain([first], tables), footer)
+    return rows
 
 
 def embeddings_of(table: pa.Table) -> NDArray[np.float16]:
