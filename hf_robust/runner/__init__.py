@@ -132,6 +132,9 @@ def evaluate(
     PictureFailedError where a picture cannot be read and options.on_error is "raise". A benchmark that this model
     cannot take leaves its reason in its request file.
     """
+    import torch
+
+    torch.set_num_threads(options.threads or 1)  # loading too: processes that each use every core only wait
     model = _loaded(name, options)
     plan = settle_execution(
         make_plan(model, options, world.device), model, runs,

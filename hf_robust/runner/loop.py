@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,27 +87,37 @@ def _table(job: Job, part: Part, pictures: Sequence[Picture], outputs: Sequence[
 
 
 def _prefetched(job: Job, parts: Iterable[Part], pool: ThreadPoolExecutor) -> Iterator[tuple[Part, list[Picture]]]:
-    """Micro-batches of decoded pictures; while the model works on one, the next is decoded, across parts too."""
+    """Micro-batches of decoded pictures; while the model works on one, the next is begun, across parts too."""
     size = job.plan.micro_batch
-    waiting: deque[tuple[Part, list[Future[Picture]]]] = deque()
+    waiting: deque[tuple[Part, list[Callable[[], Picture]]]] = deque()
     for part in parts:
         for start in range(0, len(part.rows), size):
-            waiting.append((part, [pool.submit(_picture, job, row) for row in part.rows[start : start + size]]))
+            waiting.append((part, [_begun(job, row, pool) for row in part.rows[start : start + size]]))
             if len(waiting) > 1:
                 yield _decoded(*waiting.popleft())
     while waiting:
         yield _decoded(*waiting.popleft())
 
 
-def _decoded(part: Part, futures: Sequence[Future[Picture]]) -> tuple[Part, list[Picture]]:
-    return part, [future.result() for future in futures]
+def _decoded(part: Part, begun: Sequence[Callable[[], Picture]]) -> tuple[Part, list[Picture]]:
+    return part, [picture() for picture in begun]
 
 
-def _picture(job: Job, row: int) -> Picture:
+def _begun(job: Job, row: int, pool: ThreadPoolExecutor) -> Callable[[], Picture]:
+    """What gives the picture. Its bytes are read ahead; it is decoded ahead only where the model runs elsewhere.
+
+    On a CPU the model has this process's one core to itself; a thread that decodes would take it away in slices.
+    """
+    if job.plan.device == "cpu":
+        return partial(_picture, job, row, pool.submit(job.rows.read, row).result)
+    return pool.submit(_picture, job, row, partial(job.rows.read, row)).result
+
+
+def _picture(job: Job, row: int, read: Callable[[], bytes]) -> Picture:
     name = f"id {job.rows.table.ids[row]!r} of {job.rows.dataset}"
     sha256 = None
     try:
-        data = job.rows.read(row)
+        data = read()
         sha256 = hashlib.sha256(data).hexdigest()
         return Picture(sha256, _pixels(job, decode(data, exif=job.exif)), None)
     except OSError as error:  # the disk, not the picture: nothing to be recorded as the picture's fault

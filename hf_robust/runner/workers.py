@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-import pyarrow as pa
-
 from .world import WORKER_PARENT, WORKER_RANK, WORKER_WORLD, World, is_launched
 
 PICTURES_WORTH_A_PROCESS = 100  # below, starting a process and loading the model costs more than it saves
@@ -54,7 +52,6 @@ def workers(arguments: Sequence[str], world: World, *, threads: int | None = Non
     Yields a list that holds, after the block, the last line that each failed worker wrote. They share nothing with this
     process but the folder, so a worker that dies costs time and no result; they are ended with the block.
     """
-    pa.array([0])  # makes pyarrow import pandas: half a second of start-up, which is no picture's
     size = 1 if is_launched() else world.size
     start = _forked if can_fork(world, threads) else _started
     complaints: list[str] = []
