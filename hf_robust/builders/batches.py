@@ -69,7 +69,7 @@ def threads_for(archive: Archive) -> Iterator[ThreadPoolExecutor]:
 
 
 def _threads(archive: Archive) -> int:
-    return min(MOST_THREADS, max(1, (os.cpu_count() or 1) // 2)) if archive.concurrent else 1
+    return min(MOST_THREADS, os.cpu_count() or 1) if archive.concurrent else 1
 
 
 def read_ahead(pool: ThreadPoolExecutor, archive: Archive, pictures: Chosen, rows: int) -> Iterator[Batch]:
