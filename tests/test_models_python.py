@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import textwrap
 
 import pytest
@@ -61,6 +63,16 @@ def test_a_module_with_a_pretrained_cfg_needs_no_transform(factory):
     """)
     preprocessing = load_model(name).preprocessing
     assert (preprocessing.size, preprocessing.mean) == (16, (0.1, 0.2, 0.3))
+
+
+def test_a_file_that_was_changed_within_a_second_to_the_same_size_is_read_anew(factory, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # as it is for most people
+    means = []
+    for mean in (0.4, 0.7):
+        name = factory(f"def build(): return Toy(), transform({mean}, 0.2)")
+        os.utime(name.removesuffix(":build"), (1e9, 1e9))  # what Python's stored bytecode is known by, beside the size
+        means.append(load_model(name).preprocessing.mean[0])
+    assert means == [0.4, 0.7]
 
 
 def test_a_bare_module_is_asked_for_its_transform(factory):

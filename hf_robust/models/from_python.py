@@ -9,8 +9,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from ..labels import LabelSpace
@@ -83,13 +85,20 @@ def _made(request: Request) -> Any:
 
 def _imported(file: Path) -> Any:
     name = f"hf_robust_factory_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
-    spec = spec_from_file_location(name, file)
+    spec = spec_from_file_location(name, file, loader=_FromSource(name, str(file)))
     if spec is None or spec.loader is None:
         raise ModelError(f"{file}: Python cannot import it")
     content = module_from_spec(spec)
     sys.modules[name] = content  # dataclasses and pickling look their module up here
     spec.loader.exec_module(content)
     return content
+
+
+class _FromSource(SourceFileLoader):
+    """Compiles the file as it is now: stored bytecode stands for any version of equal size of the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 @contextmanager
