@@ -145,6 +145,25 @@ def test_two_workers_at_once_lose_and_double_nothing_when_the_server_is_killed(b
     assert len(store.answers()) == len(store.events()) == every
 
 
+def test_the_form_is_closed_until_its_script_runs(browser: Any, tmp_path: Path) -> None:
+    """Whoever taps Start at once would send the form itself and lose the worker id to the page's address."""
+    review(tmp_path)
+    with served(tmp_path) as server:
+        tab = browser.new_context(**PHONE).new_page()
+        tab.add_init_script(
+            "new MutationObserver((_, watching) => {"
+            "  const form = document.querySelector('[data-part=enter]');"
+            "  if (!form) return;"
+            "  window.closedAtFirst = [...form.elements].map((part) => part.disabled);"
+            "  watching.disconnect();"
+            "}).observe(document, { childList: true, subtree: true });"
+        )
+        enter(tab, server.address, "anna")
+        assert ready(tab)
+        assert tab.evaluate("window.closedAtFirst") == [True, True]
+        assert tab.url == server.address
+
+
 def test_the_page_opens_again_where_the_worker_stopped(browser: Any, tmp_path: Path) -> None:
     review(tmp_path)
     with served(tmp_path) as server:

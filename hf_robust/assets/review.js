@@ -182,6 +182,7 @@
   });
 
   part("enter").elements.worker.value = remembered();
+  part("enter").elements.worker.disabled = false;  // closed until here: a form sent before this script would load the page again
   if (remembered()) part("begin").textContent = "Continue";
   show({ screen: "start" });
 }

@@ -24,8 +24,8 @@ _SKELETON = """
     <form data-part="enter">
       <label for="review-worker">Your worker id</label>
       <input id="review-worker" name="worker" maxlength="100" autocomplete="username" autocapitalize="none"
-        spellcheck="false" required>
-      <button class="main" type="submit" data-part="begin">Start</button>
+        spellcheck="false" required disabled>
+      <button class="main" type="submit" data-part="begin" disabled>Start</button>
     </form>
     <p class="small">With the same id you continue where you stopped, on any device. It is stored as a hash wherever
       answers leave this server.</p>
