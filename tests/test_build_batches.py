@@ -1,12 +1,18 @@
-"""Pictures that are read ahead in threads: same rows, same order, same checksums, and nothing left when it stops."""
+"""Pictures that are read ahead by forks: same rows, same order, same checksums, and nothing left when it stops."""
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +22,9 @@ from datasets import Dataset
 from datasets import Image as ImageColumn
 
 from hf_robust.builders import RECIPES, BuildError, build, installed, recipes
+from hf_robust.builders.ahead import MOST_FORKS, reading_ahead
 from hf_robust.builders.archive import Archive, Member, open_archive, slices
-from hf_robust.builders.batches import MOST_BYTES, Chosen, parts, read_ahead, threads_for
+from hf_robust.builders.batches import MOST_BYTES, Chosen, parts
 from hf_robust.builders.checksum import Checksum
 from hf_robust.builders.recipe import Picture, Recipe
 
@@ -85,30 +92,30 @@ def test_a_batch_holds_its_pictures_end_to_end_and_names_those_that_cannot_be_re
     starts = [0, len(contents[0]), len(contents[0]) + 4]
     held = [(Member(str(n), len(c), starts[n]), Picture(str(n), "test", "c", {})) for n, c in enumerate(contents)]
     lost = (Member("lost", 9, 10**6), Picture("lost", "test", "c", {}))
-    with slices(tmp_path / "all", (), "tar") as archive, threads_for(archive) as pool:
-        (batch,) = read_ahead(pool, archive, [*held, lost], 100)
+    with slices(tmp_path / "all", (), "tar") as archive, reading_ahead(archive) as read:
+        (batch,) = read([*held, lost], 100)
     assert batch.content.to_pylist() == [contents[0], contents[2]]
-    assert [seen.unreadable for seen in batch.seen] == [None, "UnidentifiedImageError", None, "OSError"]
-    assert batch.seen[0].size == (12, 12)
+    assert [look.unreadable for _, look in batch.seen] == [None, "UnidentifiedImageError", None, "OSError"]
+    assert batch.seen[0][1].size == (12, 12)
 
 
-def test_an_archive_that_is_not_made_for_threads_is_read_by_one_at_a_time_in_order() -> None:
+def test_an_archive_that_is_not_made_for_forks_is_read_here_in_order() -> None:
     seen: list[tuple[int, str]] = []
 
-    def read(member: Member) -> bytes:
-        seen.append((threading.get_ident(), member.path))
+    def read_one(member: Member) -> bytes:
+        seen.append((os.getpid(), member.path))
         return picture(int(member.path))
 
     sizes = [(Member(str(n), len(picture(n))), Picture(str(n), "test", "c", {})) for n in range(12)]
-    archive = Archive("ledger", tuple(m for m, _ in sizes), read, lambda: None)
-    with threads_for(archive) as pool:
-        rows = sum(len(batch.seen) for batch in read_ahead(pool, archive, sizes, 2))
+    archive = Archive("ledger", tuple(m for m, _ in sizes), read_one, lambda: None)
+    with reading_ahead(archive) as read:
+        rows = sum(len(batch.seen) for batch in read(sizes, 2))
     assert rows == 12
     assert [path for _, path in seen] == [str(n) for n in range(12)]
-    assert len({thread for thread, _ in seen}) == 1
+    assert {process for process, _ in seen} == {os.getpid()}
 
 
-def test_a_build_that_is_stopped_leaves_no_thread_and_no_file(tmp_path: Path) -> None:
+def test_a_build_that_is_stopped_leaves_no_thread_no_process_and_no_file(tmp_path: Path) -> None:
     before = threading.active_count()
 
     def stop(done: int, total: int) -> None:
@@ -118,8 +125,132 @@ def test_a_build_that_is_stopped_leaves_no_thread_and_no_file(tmp_path: Path) ->
     source = as_tar(tmp_path / "a.tar", FILES)
     with pytest.raises(KeyboardInterrupt):
         build("imagenet-a", source, allow_incomplete=True, out=tmp_path / "out", progress=stop)
-    assert threading.active_count() == before
+    assert (threading.active_count(), multiprocessing.active_children()) == (before, [])
     assert [path.name for path in (tmp_path / "out").rglob("*") if path.suffix != ".lock"] == []
+
+
+def chosen_of(contents: Sequence[bytes], place: Path) -> Chosen:
+    """So many pictures, one behind the other in a file."""
+    place.write_bytes(b"".join(contents))
+    starts = accumulate(map(len, contents), initial=0)
+    return [
+        (Member(str(n), len(content), start), Picture(str(n), "test", "c", {}))
+        for n, (content, start) in enumerate(zip(contents, starts, strict=False))
+    ]
+
+
+needs_forks = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or len(os.sched_getaffinity(0)) < 2, reason="forks need Linux and two cores"
+)
+
+
+@needs_forks
+def test_forks_read_and_their_spaces_are_used_again_without_mixing_pictures(tmp_path: Path) -> None:
+    contents = [picture(n, size=(8, 8 + n % 5)) + bytes(n % 3) for n in range(61)]
+    rows = chosen_of(contents, tmp_path / "all")
+    with slices(tmp_path / "all", (), "tar") as archive, reading_ahead(archive) as read:
+        for _ in range(2):  # two splits
+            batches = read(rows, 2)
+            got = [content for batch in batches for content in batch.content.to_pylist()]
+            assert got == contents
+        assert 1 < len(multiprocessing.active_children()) <= 2 * MOST_FORKS
+        assert list(read([], 2)) == []
+    assert multiprocessing.active_children() == []
+
+
+@needs_forks
+def test_a_fork_that_dies_is_named_and_leaves_no_other(tmp_path: Path) -> None:
+    rows = chosen_of([picture(n) for n in range(40)], tmp_path / "all")
+    with slices(tmp_path / "all", (), "tar") as archive, reading_ahead(archive) as read:
+        batches = read(rows, 2)
+        next(batches)
+        for child in multiprocessing.active_children():
+            os.kill(child.pid or 0, signal.SIGKILL)
+        with pytest.raises(BuildError, match="got its end with exit code -9"):
+            list(batches)
+    assert multiprocessing.active_children() == []
+
+
+@needs_forks
+def test_what_goes_wrong_in_a_fork_is_raised_here(tmp_path: Path) -> None:
+    def into(member: Member, place: memoryview) -> None:
+        raise RuntimeError(f"no way to read {member.path}")
+
+    rows = chosen_of([picture(1)], tmp_path / "all")
+    archive = Archive("broken", (), lambda member: b"", lambda: None, into, concurrent=True)
+    with pytest.raises(RuntimeError, match="no way to read 0"), reading_ahead(archive) as read:
+        list(read(rows, 1))
+
+
+@needs_forks
+def test_forks_end_when_the_process_that_writes_is_killed(tmp_path: Path) -> None:
+    chosen_of([picture(n) for n in range(40)], tmp_path / "all")
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "all"), str(len(picture(1)))],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert writer.stdout is not None
+    children = [int(pid) for pid in writer.stdout.readline().split()]
+    assert children
+    writer.kill()
+    writer.communicate()
+    until = time.monotonic() + 60
+    while any(Path("/proc", str(pid)).exists() for pid in children):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+WRITER = """
+import multiprocessing, sys, time
+from pathlib import Path
+from hf_robust.builders.ahead import MOST_FORKS, reading_ahead
+from hf_robust.builders.archive import Member, slices
+from hf_robust.builders.recipe import Picture
+size = int(sys.argv[2])
+rows = [(Member(str(n), size, n * size), Picture(str(n), "test", "c", {})) for n in range(40)]
+with slices(Path(sys.argv[1]), (), "tar") as archive, reading_ahead(archive) as read:
+    for batch in read(rows, 2):
+        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+        time.sleep(600)
+"""
+
+
+def test_a_daemon_which_may_have_no_children_builds_too(tmp_path: Path) -> None:
+    as_tar(tmp_path / "a.tar", FILES)
+    daemon = multiprocessing.get_context("fork").Process(target=_build_there, args=(tmp_path,), daemon=True)
+    daemon.start()
+    daemon.join()
+    assert daemon.exitcode == 0
+    (built,) = installed(out=tmp_path / "out")
+    assert [row["image"]["bytes"] for row in rows_of(built)] == list(FILES.values())
+
+
+def _build_there(folder: Path) -> None:
+    build("imagenet-a", folder / "a.tar", allow_incomplete=True, out=folder / "out")
+
+
+# The file that is written
+
+
+def test_a_large_write_reaches_the_file_whole_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hf_robust.builders import arrow
+
+    monkeypatch.setattr(arrow, "EARLY", 3 * arrow.PIECE)
+    writes = [os.urandom(size) for size in (8, 0, 5 * arrow.PIECE + 3, 7, 2 * arrow.PIECE)]
+    with arrow._InPieces(tmp_path / "file", "w") as stream:
+        assert [stream.write(memoryview(data)) for data in writes] == [len(data) for data in writes]
+    assert (tmp_path / "file").read_bytes() == b"".join(writes)
+
+
+def test_a_split_of_several_files_is_read_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hf_robust.builders import arrow
+
+    monkeypatch.setattr(arrow, "SHARD", 1)  # bytes: each table gets a file of its own
+    built = build("imagenet-a", as_tar(tmp_path / "a.tar", FILES), allow_incomplete=True, out=tmp_path / "out")
+    files = sorted(path.name for path in built.path.glob("*.arrow"))
+    assert files == [f"imagenet-a-test-{n:05d}-of-00003.arrow" for n in range(3)]
+    assert [row["image"]["bytes"] for row in rows_of(built)] == list(FILES.values())
+    assert built.load()["test"].info.splits["test"].shard_lengths == [100, 100, 50]
 
 
 # The checksum

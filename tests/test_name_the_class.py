@@ -181,7 +181,7 @@ def test_who_answers_at_random_does_not_count(sets: Sets, tmp_path: Path, capsys
 
 def hostile_set(folder: Path) -> Path:
     """A set like ImageNet-D whose categories are named by somebody who means harm."""
-    rows = [(Member(f"{i}.png", 1, i), i % len(HOSTILE)) for i in range(6)]
+    rows = [(Member(f"{i}.png", len(picture(i)), i), i % len(HOSTILE)) for i in range(6)]
     chosen = [
         (member, Picture(f"background/{k}/{member.path}", "background", HOSTILE[k], columns(HOSTILE[k], k)))
         for member, k in rows

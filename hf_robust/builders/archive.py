@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import re
 import stat
 import struct
 import tarfile
-import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from .errors import BuildError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 MIB = 1 << 20
 MAX_MEMBER = 64 * MIB  # the largest picture of ImageNet is about 15 MiB
@@ -51,17 +54,26 @@ class Member:
 class Archive:
     """An open source: its regular files, and how to read one.
 
-    read_into   reads a member into memory of its size and returns it, where that spares a copy; OSError where it is
-                not all there.
-    concurrent  whether several threads may read at once.
+    into        reads a member into memory of its size, where that spares a copy; OSError where it is not all there.
+    concurrent  whether forks of this process may read at once.
     """
 
     kind: str
     members: tuple[Member, ...]
     read: Callable[[Member], bytes]
     close: Callable[[], None]
-    read_into: Callable[[Member, memoryview], memoryview] | None = None
+    into: Callable[[Member, memoryview], None] | None = None
     concurrent: bool = False
+
+    def read_into(self, member: Member, place: memoryview) -> None:
+        """Reads a member into memory of its size; OSError where it is of another."""
+        if self.into is not None:
+            self.into(member, place)
+            return
+        content = self.read(member)
+        if len(content) != len(place):
+            raise _other_size(len(place), f"{len(content):,}")
+        place[:] = content
 
     def __enter__(self) -> Archive:
         return self
@@ -163,17 +175,54 @@ def _walk(root: Path) -> Iterator[tuple[str, int]]:
 def _exactly(stream: BinaryIO, size: int) -> bytes:
     data = stream.read(size + 1)
     if len(data) != size:
-        raise OSError(f"expected {size:,} bytes, got {'more' if len(data) > size else f'{len(data):,}'}")
+        raise _other_size(size, "more" if len(data) > size else f"{len(data):,}")
     return data
+
+
+def _other_size(size: int, got: str) -> OSError:
+    return OSError(f"expected {size:,} bytes, got {got}")
+
+
+class _OwnPosition(io.RawIOBase):
+    """A file to read whose position is this process's own: an open file has one that its forks share."""
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._at = path.open("rb", buffering=0), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence)
+        self._at = offset + (os.fstat(self._file.fileno()).st_size if start is None else start)
+        return self._at
+
+    def readinto(self, place: WriteableBuffer) -> int:
+        size = os.preadv(self._file.fileno(), [place], self._at)
+        self._at += size
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _open(path: Path) -> io.RawIOBase:
+    return _OwnPosition(path) if hasattr(os, "preadv") else path.open("rb", buffering=0)
 
 
 # Zip
 
 
 def _open_zip(path: Path) -> Archive:
+    stream = io.BufferedReader(_open(path))
     try:
-        file = zipfile.ZipFile(path)
+        file = zipfile.ZipFile(stream)
     except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError) as error:
+        stream.close()
         raise BuildError(f"expected a whole zip, got {path} ({error}); download it again") from error
     try:
         infos = file.infolist()
@@ -182,14 +231,14 @@ def _open_zip(path: Path) -> Archive:
         _check_no_overlap(infos, path)
         members = _checked(((i.filename, i.file_size, n) for n, i in enumerate(infos) if not i.is_dir()), path)
     except BuildError:
-        file.close()
+        stream.close()
         raise
 
     def read(member: Member) -> bytes:
         with file.open(infos[member.position]) as stream:
             return _exactly(stream, member.size)  # type: ignore[arg-type]  # ZipExtFile reads like a binary file
 
-    return Archive("zip", members, read, file.close, concurrent=True)
+    return Archive("zip", members, read, stream.close, concurrent=True)
 
 
 def _check_zip_member(info: zipfile.ZipInfo, path: Path) -> None:
@@ -272,19 +321,19 @@ def _inner_members(file: tarfile.TarFile, info: tarfile.TarInfo, path: Path) -> 
 
 def slices(path: Path, members: tuple[Member, ...], kind: str) -> Archive:
     """An archive whose members are byte ranges of one file: position is the offset of the first byte."""
-    file, lock = path.open("rb", buffering=0), threading.Lock()
+    file = _open(path)
 
-    def read_into(member: Member, place: memoryview) -> memoryview:
+    def into(member: Member, place: memoryview) -> None:
         got = 0
-        with lock:  # the position in the file is one for all threads
-            file.seek(member.position)
-            while got < member.size and (size := file.readinto(place[got:])):
-                got += size
+        file.seek(member.position)
+        while got < member.size and (size := file.readinto(place[got:])):
+            got += size
         if got != member.size:
-            raise OSError(f"expected {member.size:,} bytes, got {got:,}")
-        return place
+            raise _other_size(member.size, f"{got:,}")
 
     def read(member: Member) -> bytes:
-        return bytes(read_into(member, memoryview(bytearray(member.size))))
+        place = bytearray(member.size)
+        into(member, memoryview(place))
+        return bytes(place)
 
-    return Archive(kind, members, read, file.close, read_into, concurrent=True)
+    return Archive(kind, members, read, file.close, into, concurrent=True)

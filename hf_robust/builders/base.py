@@ -7,18 +7,17 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from .. import schema
+from .ahead import Read, reading_ahead
 from .archive import Archive, Member, is_noise
-from .batches import FORMATS, Batch, Chosen, Seen, read_ahead, threads_for
+from .batches import FORMATS, Batch, Chosen, Look
 from .errors import BuildError
 from .recipe import Picture, Reading, Recipe
 
@@ -170,40 +169,23 @@ def _few(items: Sequence[str], separator: str = ", ") -> str:
 
 def write(recipe: Recipe, archive: Archive, pictures: Chosen, folder: Path, progress: Progress | None) -> Tally:
     """Writes the rows below `folder`; returns what the pictures' bytes told."""
-    from datasets.exceptions import DatasetGenerationError
-
-    from .arrow import PictureBuilder
+    from .arrow import write_data_set
 
     tally, features = Tally(recipe, len(pictures), progress), recipe.features()
     present = [s for s in recipe.splits if any(picture.split == s for _, picture in pictures)]
-    with _quiet(), threads_for(archive) as pool:
-        splits = {
-            s: partial(_tables, pool, archive, [p for p in pictures if p[1].split == s], features, tally)
-            for s in present
-        }
-        builder = PictureBuilder(
-            cache_dir=str(folder.parent / "unused"),
-            dataset_name=recipe.name,
-            hash="0" * 64,
-            features=features,
-            splits=splits,
-        )
-        try:
-            builder.download_and_prepare(str(folder))
-        except DatasetGenerationError as error:  # it hides what happened: a full disk, a stopped progress
-            raise error.__cause__ or error from None
+    with _too_large_raises(), reading_ahead(archive) as read:
+        splits = {s: _tables(read, [p for p in pictures if p[1].split == s], features, tally) for s in present}
+        write_data_set(folder, recipe.name, features, splits)
     return tally
 
 
-def _tables(
-    pool: ThreadPoolExecutor, archive: Archive, pictures: Chosen, features: datasets.Features, tally: Tally
-) -> Iterator[pa.Table]:
+def _tables(read: Read, pictures: Chosen, features: datasets.Features, tally: Tally) -> Iterator[pa.Table]:
     from .arrow import ROWS_IN_TABLE
 
     types = features.arrow_schema  # made anew, with all class names, whenever it is asked for
-    for batch in read_ahead(pool, archive, pictures, ROWS_IN_TABLE):
-        for seen in batch.seen:
-            _count(seen, tally)
+    for batch in read(pictures, ROWS_IN_TABLE):
+        for picture, look in batch.seen:
+            _count(picture, look, tally)
             tally.done += 1
             if tally.progress is not None:
                 tally.progress(tally.done, tally.total)
@@ -211,15 +193,15 @@ def _tables(
             yield _table(batch, features, types)
 
 
-def _count(seen: Seen, tally: Tally) -> None:
-    name = seen.picture.file_name
-    if seen.unreadable is not None:
-        tally.differences.append(f"left out {name!r}: unreadable ({seen.unreadable})")
+def _count(picture: Picture, look: Look, tally: Tally) -> None:
+    name = picture.file_name
+    if look.unreadable is not None:
+        tally.differences.append(f"left out {name!r}: unreadable ({look.unreadable})")
         return
-    width, height = seen.size
+    width, height = look.size
     if tally.recipe.square and width != height:
         tally.differences.append(f"{name!r} is {width} x {height}, official pictures are square")
-    _record(seen.picture, seen.sha256, tally)
+    _record(picture, look.sha256, tally)
 
 
 def _table(batch: Batch, features: datasets.Features, types: pa.Schema) -> pa.Table:
@@ -227,9 +209,9 @@ def _table(batch: Batch, features: datasets.Features, types: pa.Schema) -> pa.Ta
     import pyarrow as pa
 
     rows = [
-        {schema.FILE_NAME: s.picture.file_name, schema.SHA256: s.sha256, **s.picture.columns}
-        for s in batch.seen
-        if s.unreadable is None
+        {schema.FILE_NAME: picture.file_name, schema.SHA256: look.sha256, **picture.columns}
+        for picture, look in batch.seen
+        if look.unreadable is None
     ]
     columns = {
         name: pa.array(_encoded(name, features[name], [row[name] for row in rows]), types.field(name).type)
@@ -268,17 +250,8 @@ def describe_build(folder: Path, recipe: Recipe, differences: Sequence[str], fac
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the progress bars of `datasets`; a picture with too many pixels raises."""
-    from datasets.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    silent = are_progress_bars_disabled()
-    if not silent:
-        disable_progress_bars()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    finally:
-        if not silent:
-            enable_progress_bars()
+def _too_large_raises() -> Iterator[None]:
+    """A picture with too many pixels is an error, not a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield

@@ -1,20 +1,12 @@
-"""Pictures read ahead of the writer by a few threads: their bytes end to end in Arrow's memory, and what they are.
-
-Threads help although Python runs one at a time: reading, SHA-256 and writing do not hold its lock.
-"""
+"""Batches of pictures: their bytes end to end in memory, and what they are; only the headers are decoded."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+import mmap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from PIL import Image
@@ -25,9 +17,8 @@ from .recipe import Picture
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Chosen = list[tuple[Member, Picture]]
+Chosen = Sequence[tuple[Member, Picture]]
 
-MOST_THREADS = 2  # besides the one that writes; more only wait for each other at Python's lock
 MOST_BYTES = 256 * MIB  # in one batch; a hundred ordinary pictures are far below
 # No format that starts another program (EPS) or holds no photo; JPEG covers MPO.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
@@ -41,10 +32,9 @@ _NO_PICTURE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One picture and its bytes' SHA-256, width and height; `unreadable` names the error where there are none."""
+class Look:
+    """What one picture's bytes tell: SHA-256, width and height; `unreadable` names the error where they are none."""
 
-    picture: Picture
     sha256: str = ""
     size: tuple[int, int] = (0, 0)
     unreadable: str | None = None
@@ -52,42 +42,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Pictures in order, and the bytes of those that can be read as one binary array."""
+    """Pictures in order with what they are, and the bytes of those that can be read as one binary array."""
 
-    seen: tuple[Seen, ...]
+    seen: tuple[tuple[Picture, Look], ...]
     content: pa.Array
-
-
-@contextmanager
-def threads_for(archive: Archive) -> Iterator[ThreadPoolExecutor]:
-    """Threads to read this archive with; at the end what they have not begun is dropped, the rest awaited."""
-    pool = ThreadPoolExecutor(_threads(archive))
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _threads(archive: Archive) -> int:
-    return min(MOST_THREADS, os.cpu_count() or 1) if archive.concurrent else 1
-
-
-def read_ahead(pool: ThreadPoolExecutor, archive: Archive, pictures: Chosen, rows: int) -> Iterator[Batch]:
-    """Batches of up to `rows` pictures in order, one more in work than there are threads.
-
-    A batch is shorter where its pictures would exceed MOST_BYTES.
-    """
-    waiting = parts(pictures, rows)
-    ahead = deque(pool.submit(read_batch, archive, part) for part in islice(waiting, _threads(archive) + 1))
-    while ahead:
-        batch = ahead.popleft().result()
-        ahead += [pool.submit(read_batch, archive, part) for part in islice(waiting, 1)]
-        yield batch
 
 
 def parts(pictures: Chosen, rows: int) -> Iterator[Chosen]:
     """The pictures in order, `rows` at a time; fewer where they would have more than MOST_BYTES together."""
-    part: Chosen = []
+    part: list[tuple[Member, Picture]] = []
     size = 0
     for member, picture in pictures:
         if part and (len(part) == rows or size + member.size > MOST_BYTES):
@@ -99,33 +62,38 @@ def parts(pictures: Chosen, rows: int) -> Iterator[Chosen]:
         yield part
 
 
-def read_batch(archive: Archive, pictures: Sequence[tuple[Member, Picture]]) -> Batch:
-    """The bytes of these pictures, and what they tell; only the headers are decoded."""
+def size_of(pictures: Chosen) -> int:
+    """How many bytes they have together."""
+    return sum(member.size for member, _ in pictures)
+
+
+def fill(archive: Archive, pictures: Chosen, space: memoryview) -> list[Look]:
+    """Read the pictures end to end into the space, but for those that cannot be read, and tell what they are."""
+    looks, end = [], 0
+    for member, _ in pictures:
+        looks.append(_look(archive, member, space[end : end + member.size]))
+        if looks[-1].unreadable is None:  # otherwise the next one takes its place
+            end += member.size
+    return looks
+
+
+def batch_of(pictures: Chosen, looks: Sequence[Look], space: bytearray | mmap.mmap) -> Batch:
+    """The batch that `fill` has put into this space; its bytes are not copied."""
     import numpy as np
     import pyarrow as pa
 
-    if archive.read_into is None:
-        looked = [_look(picture, partial(archive.read, member)) for member, picture in pictures]
-        readable = [content for seen, content in looked if seen.unreadable is None]
-        return Batch(tuple(seen for seen, _ in looked), pa.array(readable, pa.binary()))
-    space = pa.allocate_buffer(sum(member.size for member, _ in pictures))
-    told, ends, view = [], [0], memoryview(space).cast("B")
-    for member, picture in pictures:
-        place = view[ends[-1] : ends[-1] + member.size]
-        seen, _ = _look(picture, partial(archive.read_into, member, place))
-        told.append(seen)
-        if seen.unreadable is None:  # otherwise the next one takes its place
-            ends.append(ends[-1] + member.size)
-    buffers = [None, pa.py_buffer(np.asarray(ends, np.int32)), space.slice(0, ends[-1])]
-    return Batch(tuple(told), pa.Array.from_buffers(pa.binary(), len(ends) - 1, buffers))
+    sizes = [member.size for (member, _), look in zip(pictures, looks, strict=True) if look.unreadable is None]
+    ends = np.cumsum([0, *sizes], dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(space).slice(0, int(ends[-1]))]
+    seen = tuple((picture, look) for (_, picture), look in zip(pictures, looks, strict=True))
+    return Batch(seen, pa.Array.from_buffers(pa.binary(), len(sizes), buffers))
 
 
-def _look(picture: Picture, read: Callable[[], bytes | memoryview]) -> tuple[Seen, bytes | memoryview]:
-    content: bytes | memoryview = b""
+def _look(archive: Archive, member: Member, place: memoryview) -> Look:
     try:
-        content = read()
-        with Image.open(io.BytesIO(content), formats=FORMATS) as header:
+        archive.read_into(member, place)
+        with Image.open(io.BytesIO(place), formats=FORMATS) as header:
             size = header.size
     except _NO_PICTURE as error:
-        return Seen(picture, unreadable=type(error).__name__), content
-    return Seen(picture, hashlib.sha256(content).hexdigest(), size), content
+        return Look(unreadable=type(error).__name__)
+    return Look(hashlib.sha256(place).hexdigest(), size)
