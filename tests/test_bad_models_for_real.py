@@ -145,6 +145,19 @@ def normalised_twice():
     return torch.nn.Sequential(T.Normalize(HALF, HALF), real()), EVALUATION
 
 
+class InCode(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = real()
+
+    def forward(self, batch):
+        return self.net((batch - 0.5) / 0.5)
+
+
+def normalised_in_code_too(): return InCode(), EVALUATION
+def normalised_in_code(): return InCode(), steps()
+
+
 def not_normalised(): return real(), steps()
 def otherwise_normalised(): return real(), steps(T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 def blue_first(): return real(), steps(T.Normalize(HALF, HALF), T.Lambda(lambda pixels: pixels.flip(0)))
@@ -182,6 +195,7 @@ REFUSED = {
 SAME = ("as_dict", "background_first", "in_double", "probabilities")  # of these the answers are those of the whole
 DOUBTED = {
     "normalised_twice": "the transform normalises and the model seems to do so again",
+    "normalised_in_code_too": "the transform normalises and the model seems to do so again",
     "not_normalised": "neither the transform nor the model seems to normalise",
     "otherwise_normalised": "mean 0.485 0.456 0.406 instead of 0.5 0.5 0.5, std 0.229 0.224 0.225 instead of 0.5 0.5",
     "blue_first": "the transform gives the channels as blue, green, red",
@@ -194,6 +208,7 @@ FAST = (
     "of_the_place",
     "random_flips",
     "as_dict",
+    "normalised_in_code_too",
     "otherwise_normalised",
 )
 
@@ -260,6 +275,12 @@ def test_another_form_of_the_outputs_gives_the_numbers_of_the_whole_model(rows_o
 def test_an_input_that_looks_wrong_is_said_beside_every_number(rows_of: RowsOf, name: str) -> None:
     assert all(any(DOUBTED[name] in note for note in row["notes"]) for row in rows_of(name))
     assert not any(DOUBTED[name] in note for row in rows_of("whole") for note in row["notes"])
+
+
+def test_a_model_that_normalises_in_its_code_in_place_of_the_transform_is_not_doubted(rows_of: RowsOf) -> None:
+    values = {row["metric"]: row["value"] for row in rows_of("normalised_in_code")}
+    assert values == {row["metric"]: row["value"] for row in rows_of("whole")}
+    assert not any("normalis" in note for row in rows_of("normalised_in_code") for note in row["notes"])
 
 
 @pytest.mark.slow

@@ -59,7 +59,10 @@ def _named_outputs(module: torch.nn.Module, name: str) -> Callable[[torch.Tensor
     import torch
 
     def forward(batch: torch.Tensor) -> Outputs:
-        raw: Any = module(batch)
+        try:
+            raw: Any = module(batch)
+        except SystemExit as error:  # a forward is anybody's code, and no caller expects that one
+            raise ModelError(f"{name}: expected outputs, got SystemExit: {error}; let its forward give them") from error
         if not isinstance(raw, torch.Tensor | Mapping) or (isinstance(raw, Mapping) and schema.LOGITS not in raw):
             raw = getattr(raw, schema.LOGITS, raw)
         if isinstance(raw, torch.Tensor):
