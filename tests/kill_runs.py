@@ -175,6 +175,7 @@ def killable(folder: Path, name: str) -> Killable:
 
         return _regenerate(tiny_pipeline(folder / "diffusion"))
     wnids = labels.imagenet_a_wnids()
+    folder.mkdir(parents=True, exist_ok=True)
     files = {
         f"imagenet-a/{wnids[i % 200]}/0.{i + 1:06d}_x _ y_0.5.jpg": picture(i, size=(200, 150)) for i in range(4000)
     }
