@@ -1,17 +1,11 @@
-"""The store: who gets which task, what counts, undo, other places, many processes, kill -9."""
+"""The store: who gets which task, what counts, undo, other places, many processes."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import signal
-import sqlite3
 import stat
-import subprocess
-import sys
 from collections import Counter
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kill_review import start
 from review_world import fill, questions, review
 
 from hf_robust.review.base import Answer, ReviewError, Task
@@ -310,25 +305,6 @@ store = Store(sys.argv[1])
 task = store.join(store.enter(sys.argv[2]), datetime(2026, 1, 1, tzinfo=UTC))
 print(task.task_id)
 """
-ANSWER = """
-import sys
-from datetime import UTC, datetime
-from hf_robust.review.base import Answer
-from hf_robust.review.store import Store
-store = Store(sys.argv[1])
-worker = store.enter(sys.argv[2])
-task = store.join(worker, datetime.now(UTC))
-for item in task.items:
-    for question in store.review.mode.questions:
-        store.answer(Answer(worker, task.task_id, item, question.name, "yes"))
-        print(item, question.name, flush=True)
-"""
-
-
-def start(code: str, folder: Path, name: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code, str(folder), name]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def test_processes_that_come_at_once_get_different_tasks(tmp_path: Path) -> None:
@@ -336,29 +312,6 @@ def test_processes_that_come_at_once_get_different_tasks(tmp_path: Path) -> None
     running = [start(JOIN, tmp_path, f"worker {i}") for i in range(6)]
     got = [process.communicate(timeout=120)[0].strip() for process in running]
     assert sorted(got) == [task.task_id for task in made.tasks]
-
-
-def test_a_kill_loses_no_answer_and_doubles_none(tmp_path: Path) -> None:
-    made = review(tmp_path, count=60, images_a_task=60, workers=1)
-    asked = list(questions(made, "0000-0"))
-    said: list[str] = []
-    for until in (5, 40, None):  # killed after 5 answers, after 40 more sent, then left to finish
-        process = start(ANSWER, tmp_path, "anna")
-        assert process.stdout is not None
-        for number, line in enumerate(process.stdout):
-            said.append(line.strip())
-            if number == until:
-                process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        there = {f"{a.item_id} {a.question}" for a in Store(tmp_path).answers()}
-        assert set(said) <= there  # what was acknowledged is on the disk
-        assert len(Store(tmp_path).answers()) == len(there)
-    assert there == {f"{item} {question}" for item, question in asked}
-    with closing(sqlite3.connect(tmp_path / "answers.sqlite")) as db:
-        rows = db.execute("SELECT count(*) FROM log").fetchone()[0]
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert rows == len(asked)  # answered from the start three times, kept once
 
 
 def test_a_store_needs_no_gradio_and_no_torch(tmp_path: Path) -> None:
