@@ -49,7 +49,7 @@ def kill_review_often(folder: Path, kills: int, *, seed: int) -> Report:
     asked = {f"{item} {question}" for item, question in questions(made, "0000-0")}
     draw, report, said = random.Random(seed), Report(), set[str]()
     for _ in range(kills):
-        moment = draw.randrange(len(asked)) + draw.random() / 100
+        moment = draw.randrange(len(asked) // 2) + draw.random() / 100
         said |= _answered(start(ANSWER, folder, "anna"), moment)
         report.kills += 1
         report.moments.append(moment)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builder_archives import A_FILES, as_folder, as_tar, as_zip, picture
+from builder_archives import A_FILES, D_FILES, as_folder, as_tar, as_zip, picture
 from datasets import Dataset
 from datasets import Image as ImageColumn
 
@@ -149,13 +149,91 @@ def test_forks_read_and_their_spaces_are_used_again_without_mixing_pictures(tmp_
     contents = [picture(n, size=(8, 8 + n % 5)) + bytes(n % 3) for n in range(61)]
     rows = chosen_of(contents, tmp_path / "all")
     with slices(tmp_path / "all", (), "tar") as archive, reading_ahead(archive) as read:
-        for _ in range(2):  # two splits
-            batches = read(rows, 2)
-            got = [content for batch in batches for content in batch.content.to_pylist()]
+        for _ in range(2):  # two splits, one after the other
+            got = []
+            for batch in read(rows, 2):
+                got += batch.content.to_pylist()
+                assert 1 < len(multiprocessing.active_children()) <= MOST_FORKS
             assert got == contents
-        assert 1 < len(multiprocessing.active_children()) <= 2 * MOST_FORKS
+            assert multiprocessing.active_children() == []
         assert list(read([], 2)) == []
-    assert multiprocessing.active_children() == []
+        both = zip(read(rows, 2), read(rows[::-1], 2), strict=True)  # two at once
+        pairs = [one.content.to_pylist() + other.content.to_pylist() for one, other in both]
+        assert [pair[0] for pair in pairs] == contents[::2]
+        assert [pair[-1] for pair in pairs][:-1] == contents[-2::-2]
+
+
+@needs_forks
+def test_where_no_process_can_be_forked_it_is_read_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    contents = [picture(n) for n in range(7)]
+    rows = chosen_of(contents, tmp_path / "all")
+    monkeypatch.setattr(os, "fork", refused)
+    with slices(tmp_path / "all", (), "tar") as archive, reading_ahead(archive) as read:
+        assert [content for batch in read(rows, 2) for content in batch.content.to_pylist()] == contents
+
+
+@needs_forks
+def test_an_interrupt_while_forks_are_started_stops_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fork
+
+    def interrupted() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return real()
+
+    monkeypatch.setattr(os, "fork", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build("imagenet-a", as_tar(tmp_path / "a.tar", FILES), allow_incomplete=True, out=tmp_path / "out")
+    assert (installed(out=tmp_path / "out"), multiprocessing.active_children()) == ((), [])
+
+
+@needs_forks
+def test_forks_of_two_builds_in_threads_end_with_their_process(tmp_path: Path) -> None:
+    as_tar(tmp_path / "a.tar", FILES)
+    writer = subprocess.Popen([sys.executable, "-c", TWO_BUILDS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    children = [int(pid) for pid in writer.stdout.readline().split()]
+    assert len(children) > 2
+    writer.kill()
+    writer.communicate()
+    expect_gone(children)
+
+
+TWO_BUILDS = """
+import multiprocessing, sys, threading, time
+from pathlib import Path
+from hf_robust.builders import build
+folder, both = Path(sys.argv[1]), threading.Barrier(3)
+def stop(done, total):
+    if done == 1:
+        both.wait()
+        time.sleep(600)
+for n in range(2):
+    given = dict(allow_incomplete=True, out=folder / str(n), progress=stop)
+    threading.Thread(target=build, args=("imagenet-a", folder / "a.tar"), kwargs=given, daemon=True).start()
+both.wait()
+print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+time.sleep(600)
+"""
+
+
+def expect_gone(processes: Sequence[int]) -> None:
+    until = time.monotonic() + 60
+    while any(Path("/proc", str(pid)).exists() for pid in processes):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_split_whose_pictures_are_all_unreadable_is_left_out(tmp_path: Path) -> None:
+    files = {name: b"" if name.startswith("texture/") else data for name, data in D_FILES.items()}
+    built = build("imagenet-d", as_tar(tmp_path / "d.tar", files), allow_incomplete=True, out=tmp_path / "out")
+    assert sorted(built.load()) == ["background", "material"]
+    assert any("texture" in line and "unreadable" in line for line in built.differences)
+    assert sorted(path.name for path in built.path.glob("*.arrow")) == [
+        "imagenet-d-background.arrow", "imagenet-d-material.arrow",
+    ]  # fmt: skip
 
 
 @needs_forks
@@ -166,6 +244,7 @@ def test_a_fork_that_dies_is_named_and_leaves_no_other(tmp_path: Path) -> None:
         next(batches)
         for child in multiprocessing.active_children():
             os.kill(child.pid or 0, signal.SIGKILL)
+            child.join()
         with pytest.raises(BuildError, match="got its end with exit code -9"):
             list(batches)
     assert multiprocessing.active_children() == []
@@ -194,10 +273,7 @@ def test_forks_end_when_the_process_that_writes_is_killed(tmp_path: Path) -> Non
     assert children
     writer.kill()
     writer.communicate()
-    until = time.monotonic() + 60
-    while any(Path("/proc", str(pid)).exists() for pid in children):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    expect_gone(children)
 
 
 WRITER = """

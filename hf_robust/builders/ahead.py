@@ -11,12 +11,14 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from types import FrameType
 
 from .archive import Archive
 from .batches import Batch, Chosen, Look, batch_of, fill, parts, size_of
@@ -25,6 +27,8 @@ from .errors import BuildError
 Read = Callable[[Chosen, int], Iterator[Batch]]
 
 MOST_FORKS = 3  # together they read and hash faster than one process writes
+
+_LOOK_EVERY = 1.0  # seconds, for whether the process at the other end of a pipe still lives
 
 _Fork = tuple[BaseProcess, Connection]
 
@@ -35,16 +39,22 @@ def reading_ahead(archive: Archive) -> Iterator[Read]:
 
     A batch is shorter where its pictures would exceed MOST_BYTES. Its bytes are overwritten as soon as the next one is
     asked for. At the end of the block nothing is read any more. Without a second core, where a process cannot be
-    forked safely, or where the archive is read in order, nothing is read ahead.
+    forked safely or at all, or where the archive is read in order, nothing is read ahead.
     """
-    running: list[_Fork] = []
+    running: list[list[_Fork]] = []
     try:
         yield partial(_by_forks, running, archive) if _can_fork(archive) else partial(_in_turn, archive)
     finally:
-        for process, pipe in running:
-            pipe.close()
-            process.terminate()
-            process.join()
+        for forks in running:
+            _end(forks)
+
+
+def _end(forks: list[_Fork]) -> None:
+    while forks:
+        process, pipe = forks.pop()
+        pipe.close()
+        process.terminate()
+        process.join()
 
 
 def _can_fork(archive: Archive) -> bool:
@@ -63,33 +73,62 @@ def _in_turn(archive: Archive, pictures: Chosen, rows: int) -> Iterator[Batch]:
         yield batch_of(part, fill(archive, part, memoryview(space)), space)
 
 
-def _by_forks(running: list[_Fork], archive: Archive, pictures: Chosen, rows: int) -> Iterator[Batch]:
+def _by_forks(running: list[list[_Fork]], archive: Archive, pictures: Chosen, rows: int) -> Iterator[Batch]:
     given = list(parts(pictures, rows))
     number = min(MOST_FORKS, _cores(), len(given))
-    # Memory that all share. One batch is with the writer; each fork has one in work and one waiting.
-    spaces = [mmap.mmap(-1, max(1, *map(size_of, given))) for _ in range(min(2 * number + 1, len(given)))]
-    forks = [_fork(running, archive, given, spaces) for _ in range(number)]
+    forks: list[_Fork] = []
+    running.append(forks)
+    try:
+        # Memory that all share. One batch is with the writer; each fork has one in work and one waiting.
+        spaces = [mmap.mmap(-1, max(1, *map(size_of, given))) for _ in range(min(2 * number + 1, len(given)))]
+        for _ in range(number):
+            others = [pipe for group in running for _, pipe in group]
+            _fork(forks, others, (archive, given, spaces))
+    except OSError:  # no more processes, or no more memory
+        _end(forks)
+        yield from _in_turn(archive, pictures, rows)
+        return
     for n in range(len(spaces)):
-        forks[n % number][1].send(n)
+        _ask(forks[n % number], n)
     for n, part in enumerate(given):
-        yield batch_of(part, _answer(*forks[n % number]), spaces[n % len(spaces)])
+        yield batch_of(part, _answer(forks[n % number]), spaces[n % len(spaces)])
         if (following := n + len(spaces)) < len(given):
-            forks[following % number][1].send(following)
+            _ask(forks[following % number], following)
+    _end(forks)
 
 
-def _fork(running: list[_Fork], archive: Archive, given: list[Chosen], spaces: list[mmap.mmap]) -> _Fork:
+def _fork(forks: list[_Fork], others: list[Connection], work: tuple[Archive, list[Chosen], list[mmap.mmap]]) -> None:
     ours, theirs = multiprocessing.Pipe()
-    not_theirs = [ours, *(pipe for _, pipe in running)]
     process = multiprocessing.get_context("fork").Process(
-        target=_serve, args=(archive, given, spaces, theirs, not_theirs), daemon=True
+        target=_serve, args=(*work, theirs, [ours, *others]), daemon=True
     )
-    with warnings.catch_warnings():
-        # From Python 3.12 on: a fork of a process with threads. Those here hash, and hold nothing that a fork needs.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
-    theirs.close()
-    running.append((process, ours))
-    return running[-1]
+    try:
+        with warnings.catch_warnings(), _without_interrupt():
+            # From Python 3.12 on, of a process with threads. Those here hash, and hold nothing that a fork needs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+            forks.append((process, ours))
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+
+
+@contextmanager
+def _without_interrupt() -> Iterator[None]:
+    """Ctrl-C takes effect at the end of the block: in the middle of a fork Python would print and forget it."""
+    if threading.current_thread() is not threading.main_thread():  # no other is ever interrupted
+        yield
+        return
+    seen: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda *given: seen.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    if seen and callable(before):
+        before(*seen[0])
 
 
 def _serve(
@@ -102,7 +141,7 @@ def _serve(
     for other in not_ours:  # held open here it would never end for the one that it belongs to
         other.close()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while True:
+        while _is_asked(pipe):
             n = pipe.recv()
             try:
                 looks: list[Look] | Exception = fill(archive, given[n], memoryview(spaces[n % len(spaces)]))
@@ -112,8 +151,26 @@ def _serve(
     os._exit(0)  # at once: what this process had opened, such as a progress bar, belongs to the one that writes
 
 
-def _answer(process: BaseProcess, pipe: Connection) -> list[Look]:
+def _is_asked(pipe: Connection) -> bool:
+    """Waits for a number; False once the process that writes is gone, whoever else holds its end of the pipe."""
+    parent = multiprocessing.parent_process()
+    while not pipe.poll(_LOOK_EVERY):
+        if parent is None or os.getppid() != parent.pid:
+            return False
+    return True
+
+
+def _ask(fork: _Fork, n: int) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # it has died, which is told where its answer is missed
+        fork[1].send(n)
+
+
+def _answer(fork: _Fork) -> list[Look]:
+    process, pipe = fork
     try:
+        while not pipe.poll(_LOOK_EVERY):
+            if not process.is_alive() and not pipe.poll():
+                raise EOFError
         told = pipe.recv()
     except (EOFError, ConnectionResetError):
         process.join()

@@ -30,8 +30,12 @@ class _InPieces(io.FileIO):
     def write(self, data: Any) -> int:
         rest = memoryview(data).cast("B")
         size = len(rest)
-        while rest:
-            rest = rest[super().write(rest[:PIECE]) or 0 :]
+        try:
+            while rest:
+                rest = rest[super().write(rest[:PIECE]) or 0 :]
+        except OSError as error:  # a full disk: say which
+            error.filename = self.name
+            raise
         written = self.tell() - self.sent
         if written >= EARLY and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self.fileno(), self.sent, written, os.POSIX_FADV_DONTNEED)
@@ -42,11 +46,16 @@ class _InPieces(io.FileIO):
 def write_data_set(
     folder: Path, name: str, features: datasets.Features, splits: Mapping[str, Iterable[pa.Table]]
 ) -> None:
-    """Writes the splits, each given as tables of at most ROWS_IN_TABLE rows, into the new folder."""
+    """Writes the splits, each given as tables of at most ROWS_IN_TABLE rows, into the new folder.
+
+    A split without rows is left out: `load_dataset` refuses the whole set where it finds one.
+    """
     folder.mkdir(parents=True)
     told = datasets.SplitDict(dataset_name=name)
     for split, tables in splits.items():
-        told.add(_write_split(folder, name, features, split, tables))
+        written = _write_split(folder, name, features, split, tables)
+        if written.num_examples:
+            told.add(written)
     size = sum(info.num_bytes for info in told.values())
     datasets.DatasetInfo(
         features=features,
@@ -67,7 +76,7 @@ def _write_split(
     waiting = iter(tables)
     shards: list[tuple[int, int]] = []  # rows and bytes
     table = next(waiting, None)
-    while table is not None or not shards:
+    while table is not None:
         with (
             _InPieces(folder / f"{len(shards)}.part", "w") as stream,
             ArrowWriter(features=features, stream=stream, writer_batch_size=ROWS_IN_TABLE) as writer,
