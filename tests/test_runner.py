@@ -65,6 +65,9 @@ def logits_by_id(source: Path) -> dict[str, Any]:
     return dict(zip(read.outputs.ids, read.outputs.logits, strict=True))
 
 
+TO_LOAD = 1 + 3  # one picture tries the model, three are followed to its first layer
+
+
 def forwarded(sets: Sets) -> int:
     """Pictures that the counting model has seen, without its trial and the probes of one picture each."""
     return sum(map(int, sets.factories.with_name("forwarded.txt").read_text().split()))
@@ -224,10 +227,10 @@ def test_a_picture_is_forwarded_once_however_many_benchmarks_need_it(own_sets: S
     validation = 3 * len(VALIDATION)
     expected = 17 + 250 + 4 + 6 + validation
     assert needs_of(own_sets, *ALL).pictures == expected
-    # one picture tries the model; each source (A, O, Spurious, D, validation) tries one alone, then as the last of four
-    assert forwarded(own_sets) == expected + 1 + 5 * (1 + 4)
+    # each source (A, O, Spurious, D, validation) tries one picture alone, then as the last of four
+    assert forwarded(own_sets) == expected + TO_LOAD + 5 * (1 + 4)
     run(own_sets, tmp_path / "runs", "counting", *ALL)
-    assert forwarded(own_sets) == expected + 2 * (1 + 5 * (1 + 4))
+    assert forwarded(own_sets) == expected + 2 * (TO_LOAD + 5 * (1 + 4))
     assert sorted(p.name for p in made.iterdir() if p.name.startswith("imagenet-val")) == ["imagenet-val.model"]
 
 
@@ -253,14 +256,14 @@ def test_the_published_mode_forwards_validation_pictures_once_for_each_distinct_
         "imagenet-val.spurious-val": 3 * sum(w in spurious for w in VALIDATION),
         "imagenet-val.model": 3 * len(d_classes),
     }  # fmt: skip
-    assert forwarded(own_sets) == sum(found.values()) + 1 + (1 + 4) * len(found)
+    assert forwarded(own_sets) == sum(found.values()) + TO_LOAD + (1 + 4) * len(found)
 
 
 def test_another_benchmark_later_adds_only_what_is_not_there(own_sets: Sets, tmp_path: Path) -> None:
     run(own_sets, tmp_path / "runs", "counting", "imagenet-o")
     before = forwarded(own_sets)
     run(own_sets, tmp_path / "runs", "counting", "spurious-imagenet")
-    assert forwarded(own_sets) - before == 4 + 3 * len(SPURIOUS) + 1 + 2 * (1 + 4)
+    assert forwarded(own_sets) - before == 4 + 3 * len(SPURIOUS) + TO_LOAD + 2 * (1 + 4)
 
 
 def test_without_validation_pictures_o_is_not_run_and_a_is(sets: Sets, tmp_path: Path) -> None:
