@@ -318,6 +318,14 @@ def test_a_large_write_reaches_the_file_whole_in_pieces(tmp_path: Path, monkeypa
     assert (tmp_path / "file").read_bytes() == b"".join(writes)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_told_with_the_file() -> None:
+    from hf_robust.builders import arrow
+
+    with arrow._InPieces("/dev/full", "w") as stream, pytest.raises(OSError, match="No space left.*/dev/full"):
+        stream.write(b"picture")
+
+
 def test_a_split_of_several_files_is_read_back_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hf_robust.builders import arrow
 
