@@ -322,7 +322,7 @@ def test_a_large_write_reaches_the_file_whole_in_pieces(tmp_path: Path, monkeypa
 def test_a_full_disk_is_told_with_the_file() -> None:
     from hf_robust.builders import arrow
 
-    with arrow._InPieces("/dev/full", "w") as stream, pytest.raises(OSError, match="No space left.*/dev/full"):
+    with arrow._InPieces("/dev/full", "w") as stream, pytest.raises(OSError, match=r"No space left.*/dev/full"):
         stream.write(b"picture")
 
 
