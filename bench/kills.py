@@ -29,7 +29,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20, metavar="N", help="a command (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the moments (%(default)s)")
-    parser.add_argument("--command", nargs="+", choices=commands, default=commands, metavar="NAME")
+    parser.add_argument(
+        "--command", nargs="+", choices=commands, default=commands, metavar="NAME", help=", ".join(commands)
+    )
     options = parser.parse_args()
     broken = 0
     with tempfile.TemporaryDirectory() as scratch:

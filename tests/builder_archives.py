@@ -55,6 +55,9 @@ A_FILES = {
     "imagenet-a/n01498041/0.000116_digital clock _ digital clock_0.865662.jpg": picture(1),
     "imagenet-a/n01498041/0.25_jack-o'-lantern _ box turtle_0.5.JPEG": picture(2),
 }
+MANY_FILES = {  # three record batches of ImageNet-A: 100 + 100 + 50
+    f"imagenet-a/n01498041/0.{n:04d}_x _ y_0.5.jpg": picture(n, size=(8, 8 + n % 5)) for n in range(250)
+}
 O_FILES = {
     "imagenet-o/README.txt": b"about",
     "imagenet-o/n02786058/lass_lassie_young_girl_jeune_fille_0.9998679.JPEG": picture(1),

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "hf_robust"
 
 # A room is a module or folder directly below hf_robust; it imports only from rooms with a lower number, or from itself.
 LAYERS = {
-    "schema": 0, "labels": 0,
+    "schema": 0, "labels": 0, "machine": 0,
     "metrics": 1, "ood_scores": 1,
     "benchmarks": 2, "predictions": 2,
     "builders": 3, "models": 3, "review": 3,

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
+from ..machine import cores
 from .archive import Archive
 from .batches import Batch, Chosen, Look, batch_of, fill, parts, size_of
 from .errors import BuildError
@@ -60,11 +61,7 @@ def _end(forks: list[_Fork]) -> None:
 def _can_fork(archive: Archive) -> bool:
     # a daemon of multiprocessing may not have children
     linux = sys.platform.startswith("linux") and not multiprocessing.current_process().daemon
-    return linux and archive.concurrent and _cores() > 1
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return linux and archive.concurrent and cores() > 1
 
 
 def _in_turn(archive: Archive, pictures: Chosen, rows: int) -> Iterator[Batch]:
@@ -75,7 +72,7 @@ def _in_turn(archive: Archive, pictures: Chosen, rows: int) -> Iterator[Batch]:
 
 def _by_forks(running: list[list[_Fork]], archive: Archive, pictures: Chosen, rows: int) -> Iterator[Batch]:
     given = list(parts(pictures, rows))
-    number = min(MOST_FORKS, _cores(), len(given))
+    number = min(MOST_FORKS, cores(), len(given))
     forks: list[_Fork] = []
     running.append(forks)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..builders.base import FORMATS
 from ..data import STILL_WITH_FRAMES, PictureError, Rows, decode
+from ..machine import cores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -59,7 +59,7 @@ class Looks:
 def look_at(rows: Rows, meter: Meter) -> Looks:
     """Every picture of the set, read once; ImportError where imagehash is not installed."""
     seen: list[Look] = []
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(8, cores())) as pool:
         for contents in _batches(rows):
             seen += pool.map(_look, contents)
             meter(len(seen), len(rows.table))

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from ..benchmarks.spec import MODEL, PAPER
 from ..data import PictureError, decode
+from ..machine import cores
 from ..models import ImageClassifier, ModelError, Preprocessing, load_model, transform_for
 from ..models.preprocessing import plain_repr
 from ..predictions.plan import Plan
 from ..runner import RunOptions, World, make_plan, prepare
-from ..runner.workers import cores
 
 if TYPE_CHECKING:
     import torch

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..benchmarks import Benchmark, Mode
 from ..data import Exif
+from ..machine import cores
 from ..models import ImageClassifier, ModelError, load_model, transform_for
 from ..models.base import Transform, weights_hash
 from ..models.preprocessing import blocks
@@ -30,7 +31,6 @@ from .loop import Job, MemoryRanOutError, OnError, forward_parts
 from .needs import DataPlaces, Need, Needs, gather
 from .pixels import pixels_of
 from .probe import described, remember_smaller, settle_execution, usual_micro_batch
-from .workers import cores
 from .world import World, WorldError, is_launched, join_world
 
 __all__ = [

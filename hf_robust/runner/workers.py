@@ -13,15 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
+from ..machine import cores
 from .world import WORKER_PARENT, WORKER_RANK, WORKER_WORLD, World, is_launched
 
 PICTURES_WORTH_A_PROCESS = 100  # below, starting a process and loading the model costs more than it saves
 MEMORY_PER_PROCESS = 2 << 30
-
-
-def cores() -> int:
-    """How many cores this process may use: of a job of Slurm's or a container's, not of the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def auto_processes(pictures: int, threads: int = 1) -> int:
